@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+#   make                 programs and libraries, into build/
+#   make test            unit tests and scenarios; closes with "N passed, N failed, N skipped"
+#   make demo            installs what is missing, builds, runs the main job
+#   make bench           ring, copy and kv, one after the other
+#   make lint            formatting, static analysis, house rules; silent when all is well
+#   make install         PREFIX (/usr/local) and DESTDIR
+#   SAN=address|thread   the same with sanitizers, into build/address, build/thread
+
+VERSION := $(shell sed -n 's/^\#define MCSHM_VERSION "\(.*\)"/\1/p' lib/mcshm.h)
+PREFIX ?= /usr/local
+SAN ?=
+B := build$(if $(SAN),/$(SAN))
+
+CC ?= gcc
+OPT ?= -O2
+SANFLAGS := $(if $(SAN),-fsanitize=$(SAN)$(if $(filter address,$(SAN)),$(comma)undefined -fno-sanitize-recover=undefined) -fno-omit-frame-pointer)
+comma := ,
+WARN := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes -Wmissing-prototypes $(if $(CI),-Werror)
+# DPDK's headers are taken without the -march that its pkg-config file asks for: builds are for the
+# baseline of the architecture, wider instructions are chosen at run time.
+DPDK_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags-only-I libdpdk 2>/dev/null | tr ' ' '\n' | grep dpdk))
+CFLAGS += -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -pthread $(WARN) $(SANFLAGS) $(if $(filter thread,$(SAN)),-Wno-tsan)
+CPPFLAGS += -D_GNU_SOURCE -D_FORTIFY_SOURCE=$(if $(SAN),0,2) -I. -Ilib $(DPDK_CFLAGS)
+LDFLAGS += -pthread $(SANFLAGS) -Wl,--as-needed
+DAEMON_LIBS := -lrte_eal -lrte_ring -lrte_kvargs -lrte_log -liniparser -lmicrohttpd -lcjson -lnuma
+# librte_log is a library of its own only since DPDK 23.11
+DAEMON_LIBS := $(filter-out $(if $(wildcard /usr/lib/*/librte_log.so),,-lrte_log),$(DAEMON_LIBS))
+
+shm_src := shm/queue.c shm/inbox.c shm/region.c shm/message.c
+lib_src := $(wildcard lib/*.c) $(shm_src)
+daemon_src := $(filter-out daemon/main.c,$(wildcard daemon/*.c)) $(wildcard transports/*.c transports/*/*.c) \
+              $(shm_src) shm/queue_create.c
+cli_src := $(wildcard cli/*.c)
+bench_src := $(wildcard bench/*.c)
+unit_src := $(wildcard tests/*/test_*.c)
+
+obj = $(patsubst %.c,$B/obj/%.o,$1)
+programs := $B/bin/mcshmd $B/bin/mcshm $B/bin/mcshm-bench
+libraries := $B/lib/libmcshm.so.0 $B/lib/libmcshm.so $B/lib/libmcshm.a
+units := $(patsubst tests/%.c,$B/tests/%,$(unit_src))
+
+.PHONY: all test unit scenario bench demo lint install uninstall clean
+.DELETE_ON_ERROR:
+.SECONDARY:
+
+all: $(programs) $(libraries)
+
+$B/obj/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+
+$B/lib/libmcshm.so.0: $(call obj,$(lib_src)) lib/libmcshm.map
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -shared -Wl,-soname,libmcshm.so.0 -Wl,--version-script=lib/libmcshm.map \
+	    $(if $(SAN),,-Wl$(comma)--no-undefined) -o $@ $(filter %.o,$^)
+$B/lib/libmcshm.so: $B/lib/libmcshm.so.0
+	ln -sf libmcshm.so.0 $@
+$B/lib/libmcshm.a: $(call obj,$(lib_src))
+	@mkdir -p $(@D)
+	rm -f $@ && ar rcs $@ $^
+$B/lib/libmcshmd.a: $(call obj,$(daemon_src))
+	@mkdir -p $(@D)
+	rm -f $@ && ar rcs $@ $^
+
+$B/bin/mcshmd: $(call obj,daemon/main.c) $B/lib/libmcshmd.a
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS)
+$B/bin/mcshm: $(call obj,$(cli_src)) $B/lib/libmcshm.a
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ -lcjson
+$B/bin/mcshm-bench: $(call obj,$(bench_src)) $B/lib/libmcshm.a
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ -lcjson -lm
+
+# Unit tests see the inside of library and agent. Each is one Criterion program.
+$B/tests/%: $B/obj/tests/%.o $B/lib/libmcshm.a $B/lib/libmcshmd.a
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $< $B/lib/libmcshm.a $B/lib/libmcshmd.a $(DAEMON_LIBS) -lcriterion
+
+unit: all $(units)
+scenario: unit
+	@B=$B SAN=$(SAN) tests/run
+test: scenario
+
+bench: all
+	$B/bin/mcshm-bench ring
+	$B/bin/mcshm-bench copy
+	$B/bin/mcshm-bench kv
+
+demo:
+	@scripts/demo.sh
+
+lint: 
+	@scripts/lint.sh
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(PREFIX)/lib/pkgconfig \
+	    $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/mcshm/hugepages
+	install -m 755 $B/bin/mcshmd $(DESTDIR)$(PREFIX)/sbin
+	install -m 755 $B/bin/mcshm $B/bin/mcshm-bench $(DESTDIR)$(PREFIX)/bin
+	install -m 644 lib/mcshm.h $(DESTDIR)$(PREFIX)/include
+	install -m 755 $B/lib/libmcshm.so.0 $(DESTDIR)$(PREFIX)/lib
+	ln -sf libmcshm.so.0 $(DESTDIR)$(PREFIX)/lib/libmcshm.so
+	install -m 644 $B/lib/libmcshm.a $(DESTDIR)$(PREFIX)/lib
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' lib/mcshm.pc.in \
+	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/mcshm.pc
+	install -m 644 etc/mcshmd.ini $(DESTDIR)$(PREFIX)/share/mcshm/mcshmd.ini.sample
+	install -m 755 scripts/hugepages/* $(DESTDIR)$(PREFIX)/share/mcshm/hugepages
+uninstall:
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,sbin/mcshmd bin/mcshm bin/mcshm-bench include/mcshm.h \
+	    lib/libmcshm.so lib/libmcshm.so.0 lib/libmcshm.a lib/pkgconfig/mcshm.pc)
+	rm -rf $(DESTDIR)$(PREFIX)/share/mcshm
+
+clean:
+	rm -rf build
+
+-include $(patsubst %.o,%.d,$(call obj,$(lib_src) $(daemon_src) daemon/main.c $(cli_src) $(bench_src) $(unit_src)))

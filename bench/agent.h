@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The agent that is measured: a private one, with its configuration and socket in a
+ * folder of its own and gone at the end of the run, or one that runs already.
+ */
+#ifndef BENCH_AGENT_H
+#define BENCH_AGENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct agent_options {
+    const char *socket;  /* of a running agent; NULL: start one */
+    const char *program; /* mcshmd; NULL: beside this program, else in PATH */
+    int core;            /* for its engine */
+    bool busy;           /* idle = busy, else sleep */
+    uint64_t pool_size;  /* bytes */
+};
+
+struct agent {
+    char socket[108];
+    pid_t pid; /* of a running agent too; 0: not known */
+    bool own;
+    bool busy;
+    unsigned mark; /* cleanup entries from here on are this agent's */
+    char pages_note[128];
+};
+
+/* 0, or a negative errno after saying what is wrong. */
+int agent_start(const struct agent_options *o, struct agent *out);
+void agent_stop(struct agent *a);
+
+/* Takes our own agent off its core for a baseline, and puts it back. */
+int agent_pause(struct agent *a);
+void agent_resume(struct agent *a);
+
+#endif

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `mcshm-bench kv`: a prefill and a decode process replay a trace of requests. */
+#ifndef BENCH_KV_H
+#define BENCH_KV_H
+
+#include "agent.h"
+#include "kv_run.h"
+#include "options.h"
+
+struct kv_options {
+    struct options_common common;
+    const char *trace; /* NULL: generated */
+    const char *model;
+    uint64_t requests, cache_blocks, in_flight; /* 0: default */
+    double scale;                               /* 0: default */
+    bool busy;
+};
+
+int kv_command(int argc, char **argv);
+
+/* agent_ns: CPU time of the agent during the replay; negative: not known. */
+int kv_print(const struct kv_options *o, const struct agent *a, const struct kv_context *x,
+             double agent_ns, double seconds);
+
+#endif

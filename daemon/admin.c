@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * /metrics (Prometheus text) and /health over libmicrohttpd, driven from the control
+ * thread's event loop: no thread of its own, no lock.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "agent.h"
+#include "counters.h"
+#include "log.h"
+
+#define CONNECTIONS 16
+#define TIMEOUT_S 10 /* a slow reader is cut */
+
+struct mcd_admin {
+    struct mcd_agent *agent;
+    struct MHD_Daemon *daemon;
+    char listen[128];
+};
+
+struct text {
+    char *at;
+    size_t size, room;
+    bool failed;
+};
+
+static void add(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void add(struct text *t, const char *format, ...)
+{
+    va_list ap;
+    int n;
+
+    for (int i = 0; i < 2 && !t->failed; i++) {
+        va_start(ap, format);
+        n = vsnprintf(t->at + t->size, t->room - t->size, format, ap);
+        va_end(ap);
+        if (n < 0) {
+            t->failed = true;
+        } else if (t->size + (size_t)n < t->room) {
+            t->size += (size_t)n;
+            return;
+        } else {
+            size_t room = (t->room + (size_t)n) * 2;
+            char *at = realloc(t->at, room);
+
+            t->failed = at == NULL;
+            if (at != NULL) {
+                t->at = at;
+                t->room = room;
+            }
+        }
+    }
+}
+
+static void gauge(struct text *t, const char *name, const char *help, uint64_t v)
+{
+    add(t, "# HELP mcshm_%s %s\n# TYPE mcshm_%s gauge\nmcshm_%s %llu\n", name, help, name, name,
+        (unsigned long long)v);
+}
+
+static void metrics(struct mcd_agent *a, struct text *t)
+{
+    struct mcd_totals totals;
+
+    mcd_totals(a, &totals);
+    for (size_t i = 0; i < mcd_counter_count; i++) {
+        const char *name = mcd_counter_list[i].name;
+
+        add(t, "# HELP mcshm_%s_total %s\n# TYPE mcshm_%s_total counter\nmcshm_%s_total %llu\n",
+            name, mcd_counter_list[i].help, name, name,
+            (unsigned long long)mcd_counter_value(&totals, i));
+    }
+    add(t, "# HELP mcshm_task_errors_total Tasks that ended with this cause\n"
+           "# TYPE mcshm_task_errors_total counter\n");
+    for (uint32_t e = 1; e <= MCS_INTERNAL; e++) {
+        uint64_t n = 0;
+
+        for (unsigned i = 0; i < a->nengines; i++)
+            n += mcs_load_relaxed(&a->engines[i]->counters.errors[e]);
+        if (n != 0)
+            add(t, "mcshm_task_errors_total{cause=\"%s\"} %llu\n", mcd_status_word(e),
+                (unsigned long long)n);
+    }
+    add(t, "# HELP mcshm_refusals_total Control requests refused with this status\n"
+           "# TYPE mcshm_refusals_total counter\n");
+    for (uint32_t e = 1; e <= MCS_INTERNAL; e++)
+        if (a->refusals[e] != 0)
+            add(t, "mcshm_refusals_total{status=\"%s\"} %llu\n", mcd_status_word(e),
+                (unsigned long long)a->refusals[e]);
+    gauge(t, "sessions", "Sessions", a->nsessions);
+    gauge(t, "engines", "Engines", a->nengines);
+    gauge(t, "pool_size_bytes", "Most memory that clients may have", a->config.pool_size);
+    gauge(t, "pool_used_bytes", "Memory that clients have", a->pool.used);
+    gauge(t, "pool_page_bytes", "Page size of the newest extent", a->pool.page_size);
+    gauge(t, "extents", "Extents", a->pool.count);
+    gauge(t, "uptime_seconds", "Time since the agent started",
+          (mcd_now_ns() - a->started_ns) / 1000000000);
+}
+
+static enum MHD_Result answer(void *context, struct MHD_Connection *c, const char *url,
+                              const char *method, const char *version, const char *upload,
+                              size_t *upload_size, void **state)
+{
+    struct mcd_admin *admin = context;
+    struct text t = {.room = 16384};
+    unsigned code = MHD_HTTP_OK;
+    struct MHD_Response *r;
+    enum MHD_Result res;
+
+    (void)version;
+    (void)upload;
+    (void)state;
+    if (*upload_size != 0)
+        return MHD_NO;
+    t.at = malloc(t.room);
+    if (t.at == NULL)
+        return MHD_NO;
+    t.at[0] = '\0';
+    if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0) {
+        code = MHD_HTTP_METHOD_NOT_ALLOWED;
+        add(&t, "only GET\n");
+    } else if (strcmp(url, "/metrics") == 0) {
+        metrics(admin->agent, &t);
+    } else if (strcmp(url, "/health") == 0) {
+        /* the control thread is alive, or this would not be answered */
+        code = admin->agent->stopping ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_OK;
+        add(&t, "%s\n", admin->agent->stopping ? "stopping" : "ok");
+    } else {
+        code = MHD_HTTP_NOT_FOUND;
+        add(&t, "try /metrics or /health\n");
+    }
+    if (t.failed) {
+        free(t.at);
+        return MHD_NO;
+    }
+    r = MHD_create_response_from_buffer(t.size, t.at, MHD_RESPMEM_MUST_FREE);
+    if (r == NULL) {
+        free(t.at);
+        return MHD_NO;
+    }
+    MHD_add_response_header(r, "Content-Type", "text/plain; version=0.0.4");
+    res = MHD_queue_response(c, code, r);
+    MHD_destroy_response(r);
+    return res;
+}
+
+/* "127.0.0.1:9419", "[::1]:0". Literals only: no resolver is asked. */
+static int parse_listen(const char *text, struct sockaddr_storage *out, socklen_t *size)
+{
+    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                             .ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE};
+    const char *colon = strrchr(text, ':');
+    struct addrinfo *found;
+    char host[MCD_TEXT_MAX], *end;
+    unsigned long port;
+    size_t n;
+
+    if (colon == NULL || colon[1] < '0' || colon[1] > '9')
+        return -EINVAL;
+    port = strtoul(colon + 1, &end, 10);
+    if (*end != '\0' || port > 65535)
+        return -EINVAL;
+    n = (size_t)(colon - text);
+    if (n >= 2 && text[0] == '[' && text[n - 1] == ']')
+        snprintf(host, sizeof(host), "%.*s", (int)n - 2, text + 1);
+    else
+        snprintf(host, sizeof(host), "%.*s", (int)n, text);
+    if (getaddrinfo(host[0] != '\0' ? host : NULL, colon + 1, &hints, &found) != 0)
+        return -EINVAL;
+    memcpy(out, found->ai_addr, found->ai_addrlen);
+    *size = found->ai_addrlen;
+    freeaddrinfo(found);
+    return 0;
+}
+
+static void note_address(struct mcd_admin *admin, int fd)
+{
+    struct sockaddr_storage addr;
+    socklen_t n = sizeof(addr);
+    char host[NI_MAXHOST], port[NI_MAXSERV];
+
+    if (getsockname(fd, (struct sockaddr *)&addr, &n) == 0 &&
+        getnameinfo((struct sockaddr *)&addr, n, host, sizeof(host), port, sizeof(port),
+                    NI_NUMERICHOST | NI_NUMERICSERV) == 0)
+        snprintf(admin->listen, sizeof(admin->listen),
+                 addr.ss_family == AF_INET6 ? "[%.100s]:%.8s" : "%.100s:%.8s", host, port);
+}
+
+int mcd_admin_create(struct mcd_agent *a, struct mcd_admin **out, char *error, size_t error_size)
+{
+    struct mcd_admin *admin = calloc(1, sizeof(*admin));
+    const union MHD_DaemonInfo *info;
+    struct sockaddr_storage addr;
+    socklen_t size;
+    int fd = -1, one = 1, res;
+
+    if (admin == NULL)
+        return -ENOMEM;
+    admin->agent = a;
+    res = parse_listen(a->config.listen, &addr, &size);
+    if (res != 0) {
+        snprintf(error, error_size,
+                 "[admin] listen = %s: want a literal ADDRESS:PORT, such as "
+                 "127.0.0.1:9419 or [::1]:0",
+                 a->config.listen);
+        goto error;
+    }
+    fd = socket(addr.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0 ||
+        bind(fd, (struct sockaddr *)&addr, size) != 0 || listen(fd, CONNECTIONS) != 0) {
+        res = -errno;
+        snprintf(error, error_size, "cannot listen on [admin] listen = %s: %s", a->config.listen,
+                 strerror(-res));
+        goto error;
+    }
+    note_address(admin, fd);
+    admin->daemon =
+        MHD_start_daemon(MHD_USE_EPOLL, 0, NULL, NULL, answer, admin, MHD_OPTION_LISTEN_SOCKET, fd,
+                         MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS,
+                         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S, MHD_OPTION_END);
+    info =
+        admin->daemon == NULL ? NULL : MHD_get_daemon_info(admin->daemon, MHD_DAEMON_INFO_EPOLL_FD);
+    if (info == NULL) {
+        res = -EIO;
+        snprintf(error, error_size, "cannot start the HTTP server on %s", a->config.listen);
+        goto error;
+    }
+    res = mcd_control_watch(a, info->epoll_fd, MCD_SOURCE_ADMIN, NULL);
+    if (res != 0) {
+        snprintf(error, error_size, "cannot watch the HTTP server: %s", strerror(-res));
+        goto error;
+    }
+    mcd_info("serving /metrics and /health on http://%s", admin->listen);
+    *out = admin;
+    return 0;
+
+error:
+    if (admin->daemon != NULL)
+        MHD_stop_daemon(admin->daemon);
+    else if (fd >= 0)
+        close(fd);
+    free(admin);
+    return res;
+}
+
+void mcd_admin_destroy(struct mcd_admin *admin)
+{
+    MHD_stop_daemon(admin->daemon);
+    free(admin);
+}
+
+void mcd_admin_run(struct mcd_admin *admin)
+{
+    MHD_run(admin->daemon);
+}
+
+const char *mcd_admin_listen(const struct mcd_admin *admin)
+{
+    return admin->listen;
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The agent: everything that lives as long as the process.  Owned by the control thread. */
+#ifndef MCD_AGENT_H
+#define MCD_AGENT_H
+
+#include "config.h"
+#include "engine.h"
+#include "extent.h"
+#include "session.h"
+#include "worker.h"
+
+struct mcd_admin;
+
+struct mcd_agent {
+    struct mcd_config config;
+    /* Reads the configuration again, as at the start. 0 or a sentence in error. */
+    int (*reread)(struct mcd_config *out, char *error, size_t error_size);
+    uint64_t incarnation;
+    uint64_t started_ns; /* CLOCK_MONOTONIC */
+    uint64_t tick_hz;
+    uint32_t tick_shift;
+
+    struct mcd_engine *engines[MCD_ENGINES_MAX];
+    unsigned nengines, next_engine;
+    struct mcd_pool pool;
+    struct mcd_worker *worker;
+    struct mcd_admin *admin;
+
+    int epoll_fd, listen_fd, lock_fd, event_fd, signal_fd;
+    bool stopping;
+    bool look; /* an engine, the fault handler or the clock asks for a look at all sessions */
+
+    struct mcd_session *sessions;
+    struct mcd_segment *segments; /* those with a name */
+    unsigned nsessions;
+    uint32_t next_session;
+
+    /* counters of the control thread */
+    uint64_t accepted, refused, ended, protocol_errors, version_errors, fault_ends, requests;
+    uint64_t refusals[MCS_INTERNAL + 1]; /* control requests refused, by status */
+    uint64_t revoke_timeouts;
+    /* of queues that are gone */
+    uint64_t caller_tasks, caller_bytes, staged_tasks, staged_bytes;
+};
+
+uint64_t mcd_now_ns(void);      /* CLOCK_MONOTONIC */
+uint64_t mcd_incarnation(void); /* a fresh random number, never 0 */
+
+/* control.c: sockets, event loop. On failure one sentence in error. */
+int mcd_control_init(struct mcd_agent *a, char *error, size_t error_size);
+void mcd_control_run(struct mcd_agent *a);
+void mcd_control_fini(struct mcd_agent *a);
+/* What an epoll entry stands for; kept in epoll_event.data as a tagged pointer. */
+enum mcd_source {
+    MCD_SOURCE_LISTEN,
+    MCD_SOURCE_EVENT,
+    MCD_SOURCE_SIGNAL,
+    MCD_SOURCE_ADMIN,
+    MCD_SOURCE_SESSION
+};
+int mcd_control_watch(struct mcd_agent *a, int fd, enum mcd_source source, void *object);
+void mcd_control_unwatch(struct mcd_agent *a, int fd);
+
+/* query.c: what the agent tells about itself. The text is the caller's to free(). */
+char *mcd_query_json(struct mcd_agent *a, const struct mcd_session *asker, uint32_t what);
+
+/* admin.c: /metrics and /health. */
+int mcd_admin_create(struct mcd_agent *a, struct mcd_admin **out, char *error, size_t error_size);
+void mcd_admin_destroy(struct mcd_admin *admin);
+void mcd_admin_run(struct mcd_admin *admin);
+const char *mcd_admin_listen(const struct mcd_admin *admin); /* "127.0.0.1:9419" */
+
+#endif

@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "config.h"
+
+#include <errno.h>
+#include <iniparser/iniparser.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shm/abi.h"
+#include "shm/inbox.h"
+
+enum kind { TEXT, NUMBER, OCTAL, SIZE, CHOICE };
+
+struct key {
+    const char *section, *name;
+    enum kind kind;
+    size_t offset;
+    const char *initial;
+    uint64_t min, max;
+    const char *choices; /* CHOICE: words parted by '|', the value is the index */
+    const char *unit;
+    const char *help;
+    bool live; /* SIGHUP applies a change; others wait for the next start */
+};
+
+#define K(f) offsetof(struct mcd_config, f)
+#define KiB(n) ((uint64_t)(n) << 10)
+#define MiB(n) ((uint64_t)(n) << 20)
+#define GiB(n) ((uint64_t)(n) << 30)
+#define TiB(n) ((uint64_t)(n) << 40)
+
+static const struct key keys[] = {
+    {"agent", "socket", TEXT, K(socket), "/run/mcshm/mcshmd.sock", 1, 107, NULL, "path",
+     "Unix socket that clients connect to; its folder is made if it is missing", false},
+    {"agent", "socket_mode", OCTAL, K(socket_mode), "0660", 0, 0777, NULL, "octal mode",
+     "who may connect: the socket's mode, with the agent's user and group", false},
+    {"agent", "log_level", CHOICE, K(log_level), "info", 0, 0, "error|warning|info|debug", "word",
+     "least severe lines that are written to stderr", true},
+    {"pool", "size", SIZE, K(pool_size), "1G", MiB(2), TiB(64), NULL, "bytes",
+     "most memory that all clients together may have; taken as they ask for it", false},
+    {"pool", "pages", CHOICE, K(pages), "prefer", 0, 0, "prefer|require|off", "word",
+     "hugepages: prefer them and say so when there are none, require them, or never use them",
+     false},
+    {"pool", "page_size", SIZE, K(page_size), "2M", MiB(2), GiB(1), NULL, "bytes",
+     "hugepage size: 2M or 1G", false},
+    {"pool", "extent_size", SIZE, K(extent_size), "32M", MiB(2), GiB(64), NULL, "bytes",
+     "smallest extent (memfd) that is made for a client; small allocations share one", false},
+    {"pool", "address_base", SIZE, K(address_base), "32T", GiB(4), TiB(96), NULL, "address",
+     "where in the address space extents are placed, in the agent and, if free, in clients", false},
+    {"engine", "cores", TEXT, K(cores), "auto", 1, 255, NULL, "list",
+     "cores that copy, one engine each, such as 2 or 2,3; auto: the last core allowed", false},
+    {"engine", "idle", CHOICE, K(idle), "sleep", 0, 0, "sleep|busy", "word",
+     "what an engine without work does: sleep until a client rings, or poll for ever", false},
+    {"engine", "spin_us", NUMBER, K(spin_us), "50", 0, 1000000, NULL, "microseconds",
+     "how long an idle engine and a waiting client spin before they sleep", false},
+    {"engine", "slice", SIZE, K(slice), "256K", KiB(4), MiB(64), NULL, "bytes",
+     "most bytes copied for one queue before the others get their turn", false},
+    {"queue", "depth", NUMBER, K(queue_depth), "1024", MCS_QUEUE_DEPTH_MIN, MCS_QUEUE_DEPTH_MAX,
+     NULL, "descriptors", "submission ring of a queue that asks for no size; a power of two", true},
+    {"queue", "slots", NUMBER, K(queue_slots), "4096", 1, MCS_QUEUE_SLOTS_MAX, NULL, "tasks",
+     "completion slots of a queue that asks for no number", true},
+    {"queue", "batches", NUMBER, K(queue_batches), "1024", 1, MCS_QUEUE_BATCHES_MAX, NULL,
+     "batches", "batches of a queue that asks for no number", true},
+    {"queue", "args_size", SIZE, K(queue_args_size), "512K", KiB(16), MCS_QUEUE_ARGS_MAX, NULL,
+     "bytes", "argument area (block lists, notifications) of a queue that asks for no size", true},
+    {"queue", "max_per_session", NUMBER, K(queues_per_session), "64", 1, 4096, NULL, "queues",
+     "most queues that one session may open", true},
+    {"session", "max", NUMBER, K(sessions), "1024", 1, 16384, NULL, "sessions",
+     "most sessions at a time", true},
+    {"session", "inbox_size", SIZE, K(inbox_size), "256K", MCS_INBOX_SIZE_MIN, MCS_INBOX_SIZE_MAX,
+     NULL, "bytes", "notifications that wait for one client; a power of two", false},
+    {"local", "caller_max", SIZE, K(caller_max), "256K", 0, TiB(1), NULL, "bytes",
+     "largest copy that a client which maps both sides makes in its own thread; 0: none", true},
+    {"local", "stream_min", SIZE, K(stream_min), "0", 0, TiB(1), NULL, "bytes",
+     "tasks from this size on are copied past the cache; 0: chosen from the cache's size", false},
+    {"task", "deadline_ms", NUMBER, K(deadline_ms), "30000", 1, 4000000, NULL, "milliseconds",
+     "deadline of a task that names none", true},
+    {"admin", "listen", TEXT, K(listen), "127.0.0.1:9419", 1, 255, NULL, "address:port",
+     "where /metrics and /health are served; port 0: any that is free", false},
+    {"admin", "mode", CHOICE, K(admin_mode), "best-effort", 0, 0, "best-effort|required|off",
+     "word", "when that address is taken: go on with a warning, refuse to start, or never serve",
+     false},
+};
+#define NKEYS (sizeof(keys) / sizeof(keys[0]))
+
+static const struct key *find(const char *section, const char *name)
+{
+    for (size_t i = 0; i < NKEYS; i++)
+        if (strcmp(keys[i].section, section) == 0 && strcmp(keys[i].name, name) == 0)
+            return &keys[i];
+    return NULL;
+}
+
+static void format_size(uint64_t v, char *out, size_t size)
+{
+    static const char suffix[] = "\0KMGT";
+    unsigned i = 0;
+
+    while (i < 4 && v != 0 && v % 1024 == 0) {
+        v /= 1024;
+        i++;
+    }
+    snprintf(out, size, "%llu%.1s", (unsigned long long)v, suffix + i);
+}
+
+static void format_range(const struct key *k, char *out, size_t size)
+{
+    char a[32], b[32];
+
+    switch (k->kind) {
+    case TEXT:
+        snprintf(out, size, "1 to %llu characters", (unsigned long long)k->max);
+        break;
+    case CHOICE:
+        snprintf(out, size, "%s", k->choices);
+        break;
+    case OCTAL:
+        snprintf(out, size, "0 to 0%llo", (unsigned long long)k->max);
+        break;
+    case NUMBER:
+        snprintf(out, size, "%llu to %llu", (unsigned long long)k->min, (unsigned long long)k->max);
+        break;
+    case SIZE:
+        format_size(k->min, a, sizeof(a));
+        format_size(k->max, b, sizeof(b));
+        snprintf(out, size, "%s to %s", a, b);
+        break;
+    }
+}
+
+static int parse_number(const struct key *k, const char *text, uint64_t *out)
+{
+    unsigned shift = 0;
+    char *end;
+
+    if (text[0] < '0' || text[0] > '9')
+        return -EINVAL;
+    errno = 0;
+    *out = strtoull(text, &end, k->kind == OCTAL ? 8 : 10);
+    if (errno != 0 || end == text)
+        return -EINVAL;
+    if (k->kind == SIZE && *end != '\0') {
+        static const char suffixes[] = "KMGT";
+        const char *p = strchr(suffixes, *end);
+
+        if (p == NULL)
+            return -EINVAL;
+        shift = 10 * (unsigned)(p - suffixes + 1);
+        end++;
+    }
+    if (*end != '\0' || *out > UINT64_MAX >> shift)
+        return -EINVAL;
+    *out <<= shift;
+    return *out < k->min || *out > k->max ? -ERANGE : 0;
+}
+
+static int parse_choice(const struct key *k, const char *text, uint64_t *out)
+{
+    const char *p = k->choices;
+
+    for (uint64_t i = 0;; i++) {
+        size_t n = strcspn(p, "|");
+
+        if (strlen(text) == n && strncmp(p, text, n) == 0) {
+            *out = i;
+            return 0;
+        }
+        if (p[n] == '\0')
+            return -EINVAL;
+        p += n + 1;
+    }
+}
+
+static int assign(struct mcd_config *c, const struct key *k, const char *text, char *error,
+                  size_t error_size)
+{
+    char range[160];
+    uint64_t v = 0;
+    int res = 0;
+
+    if (k->kind == TEXT) {
+        size_t n = strlen(text);
+
+        if (n < k->min || n > k->max)
+            res = -ERANGE;
+        else
+            memcpy((char *)c + k->offset, text, n + 1);
+    } else {
+        res = k->kind == CHOICE ? parse_choice(k, text, &v) : parse_number(k, text, &v);
+        if (res == 0)
+            memcpy((char *)c + k->offset, &v, sizeof(v));
+    }
+    if (res != 0) {
+        format_range(k, range, sizeof(range));
+        snprintf(error, error_size, "[%s] %s = '%s': want %s (%s)", k->section, k->name, text,
+                 range, k->unit);
+        res = -EINVAL;
+    }
+    return res;
+}
+
+void mcd_config_init(struct mcd_config *c)
+{
+    char error[256];
+
+    memset(c, 0, sizeof(*c));
+    for (size_t i = 0; i < NKEYS; i++)
+        if (assign(c, &keys[i], keys[i].initial, error, sizeof(error)) != 0)
+            abort(); /* a default outside its own range: tests/daemon/test_config.c sees it first */
+}
+
+/* iniparser prints its complaints; they are collected into the error sentence instead. */
+static char parser_complaint[160];
+
+static int parser_error(const char *format, ...)
+{
+    va_list ap;
+    int n;
+
+    va_start(ap, format);
+    n = vsnprintf(parser_complaint, sizeof(parser_complaint), format, ap);
+    va_end(ap);
+    return n;
+}
+
+static int load_section(struct mcd_config *c, const dictionary *d, const char *section, char *error,
+                        size_t error_size)
+{
+    int n = iniparser_getsecnkeys(d, section);
+    const char **names;
+    int res = 0;
+
+    if (n <= 0)
+        return 0;
+    names = calloc((size_t)n, sizeof(*names));
+    if (names == NULL || iniparser_getseckeys(d, section, names) == NULL) {
+        free(names);
+        return -ENOMEM;
+    }
+    for (int i = 0; i < n && res == 0; i++) {
+        const char *name = names[i] + strlen(section) + 1;
+        const struct key *k = find(section, name);
+
+        if (k == NULL) {
+            snprintf(error, error_size,
+                     "[%s] %s: unknown key; `mcshmd --sample-config` lists all keys", section,
+                     name);
+            res = -EINVAL;
+        } else {
+            res = assign(c, k, iniparser_getstring(d, names[i], ""), error, error_size);
+        }
+    }
+    free(names);
+    return res;
+}
+
+int mcd_config_load(struct mcd_config *c, const char *path, char *error, size_t error_size)
+{
+    dictionary *d;
+    int res = 0;
+
+    if (access(path, R_OK) != 0) {
+        res = -errno;
+        snprintf(error, error_size, "cannot read the configuration %s: %s", path, strerror(-res));
+        return res;
+    }
+    parser_complaint[0] = '\0';
+    iniparser_set_error_callback(parser_error);
+    d = iniparser_load(path);
+    iniparser_set_error_callback(NULL);
+    if (d == NULL) {
+        parser_complaint[strcspn(parser_complaint, "\n")] = '\0';
+        snprintf(error, error_size, "%s is not an ini file: %s", path, parser_complaint);
+        return -EINVAL;
+    }
+    for (int i = 0; i < iniparser_getnsec(d) && res == 0; i++) {
+        const char *section = iniparser_getsecname(d, i);
+        bool known = false;
+
+        for (size_t k = 0; k < NKEYS; k++)
+            known = known || strcmp(keys[k].section, section) == 0;
+        if (!known) {
+            snprintf(error, error_size,
+                     "[%s]: unknown section; `mcshmd --sample-config` lists all keys", section);
+            res = -EINVAL;
+        } else {
+            res = load_section(c, d, section, error, error_size);
+        }
+    }
+    iniparser_freedict(d);
+    return res;
+}
+
+int mcd_config_set(struct mcd_config *c, const char *assignment, char *error, size_t error_size)
+{
+    const char *dot = strchr(assignment, '.');
+    const char *equals = dot == NULL ? NULL : strchr(dot, '=');
+    char section[64], name[64];
+    const struct key *k;
+
+    if (equals == NULL || (size_t)(dot - assignment) >= sizeof(section) ||
+        (size_t)(equals - dot) > sizeof(name)) {
+        snprintf(error, error_size, "--set %s: want section.key=value", assignment);
+        return -EINVAL;
+    }
+    snprintf(section, sizeof(section), "%.*s", (int)(dot - assignment), assignment);
+    snprintf(name, sizeof(name), "%.*s", (int)(equals - dot - 1), dot + 1);
+    k = find(section, name);
+    if (k == NULL) {
+        snprintf(error, error_size, "[%s] %s: unknown key; `mcshmd --sample-config` lists all keys",
+                 section, name);
+        return -EINVAL;
+    }
+    return assign(c, k, equals + 1, error, error_size);
+}
+
+static bool power_of_two(uint64_t v)
+{
+    return v != 0 && (v & (v - 1)) == 0;
+}
+
+int mcd_config_check(const struct mcd_config *c, char *error, size_t error_size)
+{
+    if (c->page_size != MiB(2) && c->page_size != GiB(1)) {
+        snprintf(error, error_size, "[pool] page_size = %llu: want 2M or 1G",
+                 (unsigned long long)c->page_size);
+        return -EINVAL;
+    }
+    if (!power_of_two(c->queue_depth)) {
+        snprintf(error, error_size, "[queue] depth = %llu: want a power of two",
+                 (unsigned long long)c->queue_depth);
+        return -EINVAL;
+    }
+    if (!power_of_two(c->inbox_size)) {
+        snprintf(error, error_size, "[session] inbox_size = %llu: want a power of two",
+                 (unsigned long long)c->inbox_size);
+        return -EINVAL;
+    }
+    if (c->queue_args_size % MCS_LINE != 0) {
+        snprintf(error, error_size, "[queue] args_size = %llu: want a multiple of %u",
+                 (unsigned long long)c->queue_args_size, MCS_LINE);
+        return -EINVAL;
+    }
+    if (c->extent_size > c->pool_size) {
+        snprintf(
+            error, error_size,
+            "[pool] extent_size = %llu: larger than [pool] size = %llu, make one fit the other",
+            (unsigned long long)c->extent_size, (unsigned long long)c->pool_size);
+        return -EINVAL;
+    }
+    return 0;
+}
+
+unsigned mcd_config_adopt(struct mcd_config *to, const struct mcd_config *from, char *waiting,
+                          size_t waiting_size)
+{
+    unsigned adopted = 0;
+    size_t len = 0;
+
+    waiting[0] = '\0';
+    for (size_t i = 0; i < NKEYS; i++) {
+        size_t size = keys[i].kind == TEXT ? MCD_TEXT_MAX : sizeof(uint64_t);
+        char *a = (char *)to + keys[i].offset;
+        const char *b = (const char *)from + keys[i].offset;
+
+        if (keys[i].kind == TEXT ? strcmp(a, b) == 0 : memcmp(a, b, size) == 0)
+            continue;
+        if (keys[i].live) {
+            memcpy(a, b, size);
+            adopted++;
+        } else if (len < waiting_size) {
+            len += (size_t)snprintf(waiting + len, waiting_size - len, "%s%s.%s",
+                                    len != 0 ? ", " : "", keys[i].section, keys[i].name);
+        }
+    }
+    return adopted;
+}
+
+static void format_value(const struct mcd_config *c, const struct key *k, char *out, size_t size)
+{
+    uint64_t v;
+
+    if (k->kind == TEXT) {
+        snprintf(out, size, "%s", (const char *)c + k->offset);
+        return;
+    }
+    memcpy(&v, (const char *)c + k->offset, sizeof(v));
+    if (k->kind == SIZE) {
+        format_size(v, out, size);
+    } else if (k->kind == OCTAL) {
+        snprintf(out, size, "0%llo", (unsigned long long)v);
+    } else if (k->kind == CHOICE) {
+        const char *p = k->choices;
+
+        for (; v != 0; v--)
+            p += strcspn(p, "|") + 1;
+        snprintf(out, size, "%.*s", (int)strcspn(p, "|"), p);
+    } else {
+        snprintf(out, size, "%llu", (unsigned long long)v);
+    }
+}
+
+void mcd_config_dump(const struct mcd_config *c, FILE *out)
+{
+    char value[MCD_TEXT_MAX];
+
+    for (size_t i = 0; i < NKEYS; i++) {
+        if (i == 0 || strcmp(keys[i].section, keys[i - 1].section) != 0)
+            fprintf(out, "%s[%s]\n", i == 0 ? "" : "\n", keys[i].section);
+        format_value(c, &keys[i], value, sizeof(value));
+        fprintf(out, "%s = %s\n", keys[i].name, value);
+    }
+}
+
+void mcd_config_sample(FILE *out)
+{
+    char range[160];
+
+    fprintf(out,
+            "; mcshmd's configuration, every key at its default. Made by `mcshmd "
+            "--sample-config`.\n; Keys marked live change with SIGHUP, the others with the agent's "
+            "next start.\n");
+    for (size_t i = 0; i < NKEYS; i++) {
+        if (i == 0 || strcmp(keys[i].section, keys[i - 1].section) != 0)
+            fprintf(out, "\n[%s]\n", keys[i].section);
+        format_range(&keys[i], range, sizeof(range));
+        fprintf(out, "; %s\n; %s: %s%s\n%s = %s\n", keys[i].help, keys[i].unit, range,
+                keys[i].live ? "; live" : "", keys[i].name, keys[i].initial);
+    }
+}

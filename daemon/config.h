@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The agent's configuration: one ini file, every key described in one table (config.c)
+ * from which parsing, --check-config, --dump-config and the sample file are made.
+ */
+#ifndef MCD_CONFIG_H
+#define MCD_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum mcd_pages { MCD_PAGES_PREFER, MCD_PAGES_REQUIRE, MCD_PAGES_OFF };
+enum mcd_idle { MCD_IDLE_SLEEP, MCD_IDLE_BUSY };
+enum mcd_admin_mode { MCD_ADMIN_BEST_EFFORT, MCD_ADMIN_REQUIRED, MCD_ADMIN_OFF };
+
+#define MCD_TEXT_MAX 256
+
+struct mcd_config {
+    char socket[MCD_TEXT_MAX];
+    uint64_t socket_mode;
+    uint64_t log_level; /* enum mcd_log_level */
+    uint64_t pool_size; /* bytes */
+    uint64_t pages;     /* enum mcd_pages */
+    uint64_t page_size; /* bytes */
+    uint64_t extent_size;
+    uint64_t address_base;
+    char cores[MCD_TEXT_MAX];
+    uint64_t idle; /* enum mcd_idle */
+    uint64_t spin_us;
+    uint64_t slice; /* bytes */
+    uint64_t queue_depth;
+    uint64_t queue_slots;
+    uint64_t queue_batches;
+    uint64_t queue_args_size;
+    uint64_t queues_per_session;
+    uint64_t sessions;
+    uint64_t inbox_size;
+    uint64_t caller_max;
+    uint64_t stream_min;
+    uint64_t deadline_ms;
+    char listen[MCD_TEXT_MAX];
+    uint64_t admin_mode; /* enum mcd_admin_mode */
+};
+
+/* Defaults. */
+void mcd_config_init(struct mcd_config *c);
+
+/* Reads a file over what is there. On a failure writes one sentence to `error`: section,
+ * key, value and range. -ENOENT, -EINVAL. */
+int mcd_config_load(struct mcd_config *c, const char *path, char *error, size_t error_size);
+
+/* One "section.key=value", as from --set. */
+int mcd_config_set(struct mcd_config *c, const char *assignment, char *error, size_t error_size);
+
+/* What holds between keys. */
+int mcd_config_check(const struct mcd_config *c, char *error, size_t error_size);
+
+/* Takes over what may change while the agent runs; returns how many keys did. `waiting` gets
+ * the names of the others that differ. */
+unsigned mcd_config_adopt(struct mcd_config *to, const struct mcd_config *from, char *waiting,
+                          size_t waiting_size);
+
+/* The configuration in force, as an ini file. */
+void mcd_config_dump(const struct mcd_config *c, FILE *out);
+/* Every key with help, unit, range and default: etc/mcshmd.ini. */
+void mcd_config_sample(FILE *out);
+
+#endif

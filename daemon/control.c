@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The control thread: the Unix socket, its event loop, start and stop. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent.h"
+#include "fault.h"
+#include "log.h"
+#include "shm/region.h"
+
+#define BACKLOG 256
+#define LOOK_MS 1000                 /* a look at all sessions at least so often */
+#define STOP_NS UINT64_C(5000000000) /* how long a clean stop may take */
+
+uint64_t mcd_now_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+uint64_t mcd_incarnation(void)
+{
+    uint64_t v = 0;
+
+    while (v == 0)
+        if (getrandom(&v, sizeof(v), 0) != sizeof(v))
+            v = mcd_now_ns(); /* before the kernel has entropy: the time is fresh, too */
+    return v;
+}
+
+int mcd_control_watch(struct mcd_agent *a, int fd, enum mcd_source source, void *object)
+{
+    struct epoll_event ev = {.events = EPOLLIN | EPOLLRDHUP};
+
+    ev.data.u64 = (uint64_t)(uintptr_t)object | source; /* objects are aligned to 16 */
+    return epoll_ctl(a->epoll_fd, EPOLL_CTL_ADD, fd, &ev) == 0 ? 0 : -errno;
+}
+
+void mcd_control_unwatch(struct mcd_agent *a, int fd)
+{
+    epoll_ctl(a->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+}
+
+/* ---- the socket ------------------------------------------------------------------ */
+
+static int make_folder(const char *path, char *error, size_t error_size)
+{
+    char folder[MCD_TEXT_MAX];
+    char *slash;
+
+    snprintf(folder, sizeof(folder), "%s", path);
+    slash = strrchr(folder, '/');
+    if (slash == NULL || slash == folder)
+        return 0;
+    *slash = '\0';
+    if (mkdir(folder, 0755) == 0 || errno == EEXIST)
+        return 0;
+    snprintf(error, error_size, "cannot make the folder %s for [agent] socket: %s", folder,
+             strerror(errno));
+    return -EINVAL;
+}
+
+/* One agent a socket: the lock dies with the process, so a dirty stop leaves nothing held. */
+static int take_lock(struct mcd_agent *a, char *error, size_t error_size)
+{
+    char path[MCD_TEXT_MAX + 8];
+    int res;
+
+    snprintf(path, sizeof(path), "%s.lock", a->config.socket);
+    a->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (a->lock_fd < 0) {
+        res = -errno;
+        snprintf(error, error_size,
+                 "cannot open %s: %s: [agent] socket must lie in a folder that "
+                 "this user may write to",
+                 path, strerror(-res));
+        return res;
+    }
+    if (flock(a->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+        snprintf(error, error_size,
+                 "another agent serves %s: stop it, or set another [agent] "
+                 "socket",
+                 a->config.socket);
+        return -EBUSY;
+    }
+    return 0;
+}
+
+static int open_socket(struct mcd_agent *a, char *error, size_t error_size)
+{
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    int res;
+
+    snprintf(addr.sun_path, sizeof(addr.sun_path), "%.107s", a->config.socket);
+    a->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (a->listen_fd < 0)
+        goto error;
+    unlink(addr.sun_path); /* the lock says that nobody serves it */
+    if (bind(a->listen_fd, (struct sockaddr *)&addr, sizeof(addr)) != 0 ||
+        chmod(addr.sun_path, (mode_t)a->config.socket_mode) != 0 ||
+        listen(a->listen_fd, BACKLOG) != 0)
+        goto error;
+    return mcd_control_watch(a, a->listen_fd, MCD_SOURCE_LISTEN, NULL);
+
+error:
+    res = -errno;
+    snprintf(error, error_size, "cannot listen on [agent] socket = %s: %s", a->config.socket,
+             strerror(-res));
+    return res;
+}
+
+static int open_signals(struct mcd_agent *a)
+{
+    sigset_t set;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    a->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (a->signal_fd < 0)
+        return -errno;
+    return mcd_control_watch(a, a->signal_fd, MCD_SOURCE_SIGNAL, NULL);
+}
+
+/* Freeing memory in the worker's thread, in turn with making it. */
+struct reap_job {
+    struct mcd_job job;
+    void *map;
+    uint64_t size;
+    int fd;
+};
+
+static void run_reap(struct mcd_job *job)
+{
+    struct reap_job *r = (struct reap_job *)job;
+
+    mcs_region_unmap(r->map, r->size);
+    close(r->fd);
+}
+
+static void reap_done(struct mcd_job *job, void *context)
+{
+    (void)context;
+    free(job);
+}
+
+static void reap(void *context, void *map, uint64_t size, int fd)
+{
+    struct mcd_agent *a = context;
+    struct reap_job *r = calloc(1, sizeof(*r));
+
+    if (r == NULL) { /* then here and now */
+        mcs_region_unmap(map, size);
+        close(fd);
+        return;
+    }
+    *r = (struct reap_job){
+        .job = {.run = run_reap, .done = reap_done}, .map = map, .size = size, .fd = fd};
+    mcd_worker_submit(a->worker, &r->job);
+}
+
+int mcd_control_init(struct mcd_agent *a, char *error, size_t error_size)
+{
+    int res;
+
+    a->epoll_fd = a->listen_fd = a->lock_fd = a->signal_fd = -1;
+    snprintf(error, error_size, "cannot set up the control thread");
+    a->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (a->epoll_fd < 0)
+        return -errno;
+    res = make_folder(a->config.socket, error, error_size);
+    if (res == 0)
+        res = take_lock(a, error, error_size);
+    if (res == 0)
+        res = open_signals(a);
+    if (res == 0)
+        res = mcd_control_watch(a, a->event_fd, MCD_SOURCE_EVENT, NULL);
+    if (res == 0)
+        res = mcd_fault_init(a->event_fd);
+    if (res == 0)
+        res = mcd_worker_create(a->event_fd, &a->worker);
+    if (res != 0)
+        return res;
+    a->pool.reap = reap;
+    a->pool.reap_context = a;
+    if (a->config.admin_mode != MCD_ADMIN_OFF) {
+        res = mcd_admin_create(a, &a->admin, error, error_size);
+        if (res != 0 && a->config.admin_mode == MCD_ADMIN_REQUIRED)
+            return res;
+        if (res != 0)
+            mcd_warning("%s; going on without /metrics ([admin] mode = best-effort)", error);
+    }
+    return open_socket(a, error, error_size);
+}
+
+/* ---- the loop -------------------------------------------------------------------- */
+
+static void accept_all(struct mcd_agent *a)
+{
+    int fd;
+
+    for (int i = 0; i < BACKLOG; i++) {
+        fd = accept4(a->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
+            mcd_log_limited(MCD_LOG_WARNING, "out of file descriptors, a client has to wait: raise "
+                                             "the limit (ulimit -n, LimitNOFILE=)");
+            a->refused++;
+            break;
+        }
+        if (fd < 0 && errno != EINTR && errno != ECONNABORTED)
+            break;
+        if (fd >= 0)
+            mcd_session_accept(a, fd);
+    }
+}
+
+static void drain(int fd)
+{
+    uint64_t v;
+
+    if (read(fd, &v, sizeof(v)) < 0) {
+        /* somebody else's wake-up was read together with this one */
+    }
+}
+
+static void reload(struct mcd_agent *a)
+{
+    struct mcd_config fresh;
+    char error[512], waiting[512];
+    unsigned n;
+
+    if (a->reread == NULL || a->reread(&fresh, error, sizeof(error)) != 0) {
+        mcd_error("SIGHUP: keeping the configuration in force: %s",
+                  a->reread == NULL ? "there is none to read" : error);
+        return;
+    }
+    n = mcd_config_adopt(&a->config, &fresh, waiting, sizeof(waiting));
+    mcd_log_set_level((int)a->config.log_level);
+    for (unsigned i = 0; i < a->nengines; i++) /* partner: accept() in task.c; any value will do */
+        mcs_store_relaxed(&a->engines[i]->o.deadline_us, a->config.deadline_ms * 1000);
+    mcd_info("SIGHUP: %u keys changed%s%s", n,
+             waiting[0] != '\0' ? "; these wait for the next start: " : "", waiting);
+}
+
+static void on_signal(struct mcd_agent *a)
+{
+    struct signalfd_siginfo info;
+
+    while (read(a->signal_fd, &info, sizeof(info)) == sizeof(info)) {
+        if (info.ssi_signo == SIGHUP) {
+            reload(a);
+            continue;
+        }
+        if (a->stopping)
+            _exit(1); /* asked twice: at once */
+        mcd_info("%s: stopping", strsignal((int)info.ssi_signo));
+        a->stopping = true;
+    }
+}
+
+static void dispatch(struct mcd_agent *a, const struct epoll_event *ev)
+{
+    struct mcd_session *s = (struct mcd_session *)(uintptr_t)(ev->data.u64 & ~UINT64_C(15));
+    struct pollfd hung;
+
+    switch ((enum mcd_source)(ev->data.u64 & 15)) {
+    case MCD_SOURCE_LISTEN:
+        accept_all(a);
+        break;
+    case MCD_SOURCE_EVENT:
+        drain(a->event_fd);
+        mcd_worker_reap(a->worker, a);
+        a->look = true;
+        break;
+    case MCD_SOURCE_SIGNAL:
+        on_signal(a);
+        break;
+    case MCD_SOURCE_ADMIN:
+        mcd_admin_run(a->admin);
+        break;
+    case MCD_SOURCE_SESSION:
+        if (s->ending)
+            break;
+        if (!s->op.active)
+            mcd_session_readable(s);
+        hung = (struct pollfd){.fd = s->pidfd, .events = POLLIN};
+        if ((ev->events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR)) != 0 ||
+            (s->pidfd >= 0 && poll(&hung, 1, 0) == 1))
+            mcd_session_end(s, NULL);
+        break;
+    }
+}
+
+/* Nothing can be waited for with an event while engines finish their turn: it is over in
+ * microseconds, so look a few times, then once a millisecond. */
+static int poll_sessions(struct mcd_agent *a)
+{
+    for (int i = 0; i < 100; i++) {
+        if (!mcd_sessions_poll(a))
+            return LOOK_MS;
+        mcs_pause();
+    }
+    return 1;
+}
+
+void mcd_control_run(struct mcd_agent *a)
+{
+    struct epoll_event events[64];
+    uint64_t deadline = 0, last_look = mcd_now_ns();
+    int timeout = LOOK_MS;
+
+    while (!a->stopping || (a->sessions != NULL && mcd_now_ns() < deadline)) {
+        int n = epoll_wait(a->epoll_fd, events, 64, timeout);
+
+        for (int i = 0; i < n; i++)
+            dispatch(a, &events[i]);
+        if (mcd_now_ns() - last_look > LOOK_MS * UINT64_C(1000000)) {
+            last_look = mcd_now_ns();
+            a->look = true;
+        }
+        if (a->stopping && deadline == 0) {
+            deadline = mcd_now_ns() + STOP_NS;
+            mcd_control_unwatch(a, a->listen_fd);
+            unlink(a->config.socket);
+            for (struct mcd_session *s = a->sessions; s != NULL; s = s->next)
+                mcd_session_end(s, NULL);
+        }
+        timeout = poll_sessions(a);
+    }
+    if (a->sessions != NULL)
+        mcd_warning("%u sessions did not end in time; leaving them to the kernel", a->nsessions);
+}
+
+void mcd_control_fini(struct mcd_agent *a)
+{
+    if (a->admin != NULL)
+        mcd_admin_destroy(a->admin);
+    if (a->worker != NULL) {
+        mcd_worker_destroy(a->worker);
+    }
+    if (a->listen_fd >= 0)
+        close(a->listen_fd);
+    if (a->signal_fd >= 0)
+        close(a->signal_fd);
+    if (a->epoll_fd >= 0)
+        close(a->epoll_fd);
+    if (a->lock_fd >= 0) {
+        /* The lock file stays: removing it would let two agents hold locks on two files of one
+         * name. It is empty and the next start reuses it. */
+        close(a->lock_fd);
+    }
+}

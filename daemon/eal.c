@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "eal.h"
+
+#include <errno.h>
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_launch.h>
+#include <rte_lcore.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "log.h"
+
+#define HEAP_MB "32" /* the agent's own heap where there are no hugepages */
+
+int mcd_cores_parse(const char *text, int *cores, unsigned *n, char *error, size_t error_size)
+{
+    cpu_set_t allowed;
+    const char *p = text;
+
+    *n = 0;
+    if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0)
+        return -errno;
+    if (strcmp(text, "auto") == 0) {
+        for (int cpu = CPU_SETSIZE - 1; cpu >= 0 && *n == 0; cpu--)
+            if (CPU_ISSET(cpu, &allowed))
+                cores[(*n)++] = cpu;
+        return *n != 0 ? 0 : -EINVAL;
+    }
+    for (;;) {
+        char *end;
+        long cpu = strtol(p, &end, 10);
+        bool twice = false;
+
+        for (unsigned i = 0; i < *n; i++)
+            twice = twice || cores[i] == cpu;
+        if (end == p || (*end != '\0' && *end != ',') || cpu < 0 || cpu >= CPU_SETSIZE ||
+            !CPU_ISSET((int)cpu, &allowed) || twice || *n == MCD_ENGINES_MAX) {
+            char list[128] = "";
+            size_t len = 0;
+
+            for (int i = 0; i < CPU_SETSIZE && len < sizeof(list) - 8; i++)
+                if (CPU_ISSET(i, &allowed))
+                    len += (size_t)snprintf(list + len, sizeof(list) - len, "%s%d",
+                                            len != 0 ? "," : "", i);
+            snprintf(error, error_size,
+                     "[engine] cores = %s: want auto, or up to %u different ones of the cores this "
+                     "process may run on (%s), parted by commas",
+                     text, MCD_ENGINES_MAX, list);
+            return -EINVAL;
+        }
+        cores[(*n)++] = (int)cpu;
+        if (*end == '\0')
+            return 0;
+        p = end + 1;
+    }
+}
+
+/* Hugepages for the agent's own heap only when the pool will not want them. */
+static bool hugepages_to_spare(const struct mcd_config *c)
+{
+    unsigned long long n = 0;
+    FILE *f = fopen("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "re");
+
+    if (c->pages == MCD_PAGES_OFF || c->page_size != UINT64_C(2) << 20 || f == NULL) {
+        if (f != NULL)
+            fclose(f);
+        return false;
+    }
+    if (fscanf(f, "%llu", &n) != 1)
+        n = 0;
+    fclose(f);
+    return (uint64_t)n << 21 >= c->pool_size + (UINT64_C(128) << 20);
+}
+
+int mcd_eal_init(const struct mcd_config *c, const int *cores, unsigned n, char *error,
+                 size_t error_size)
+{
+    char lcores[2048], allowed_list[1024] = "";
+    char *argv[16];
+    int argc = 0;
+    size_t len = 0;
+    cpu_set_t allowed;
+
+    if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0)
+        return -errno;
+    /* lcore 0, the control thread, keeps all allowed cores; engine i is lcore i + 1 */
+    for (int cpu = 0; cpu < CPU_SETSIZE && len < sizeof(allowed_list) - 8; cpu++)
+        if (CPU_ISSET(cpu, &allowed))
+            len += (size_t)snprintf(allowed_list + len, sizeof(allowed_list) - len, "%s%d",
+                                    len != 0 ? "," : "", cpu);
+    len = (size_t)snprintf(lcores, sizeof(lcores), "--lcores=0@(%s)", allowed_list);
+    for (unsigned i = 0; i < n && len < sizeof(lcores); i++)
+        len += (size_t)snprintf(lcores + len, sizeof(lcores) - len, ",%u@%d", i + 1, cores[i]);
+
+    argv[argc++] = (char *)"mcshmd";
+    argv[argc++] = lcores;
+    argv[argc++] = (char *)"--no-pci";
+    argv[argc++] = (char *)"--no-telemetry";
+    argv[argc++] = (char *)"--log-level=*:error";
+    /* either way without files: nothing to be left behind, nothing shared with other processes */
+    if (hugepages_to_spare(c)) {
+        argv[argc++] = (char *)"--in-memory";
+    } else {
+        argv[argc++] = (char *)"--no-shconf";
+        argv[argc++] = (char *)"--no-huge";
+        argv[argc++] = (char *)"-m";
+        argv[argc++] = (char *)HEAP_MB;
+    }
+    argv[argc] = NULL;
+    if (rte_eal_init(argc, argv) < 0) {
+        snprintf(error, error_size,
+                 "DPDK's environment does not start: %s; its own lines above "
+                 "say more",
+                 rte_strerror(rte_errno));
+        return -EIO;
+    }
+    return 0;
+}
+
+static int run(void *arg)
+{
+    mcd_engine_run(arg);
+    return 0;
+}
+
+int mcd_eal_launch(struct mcd_engine *g, unsigned index)
+{
+    return rte_eal_remote_launch(run, g, index + 1);
+}
+
+void mcd_eal_fini(void)
+{
+    rte_eal_mp_wait_lcore();
+    rte_eal_cleanup();
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* DPDK's environment: it gives the agent its lcores, one for the control thread and one an
+ * engine, and its own heap in hugepages where there are some to spare. */
+#ifndef MCD_EAL_H
+#define MCD_EAL_H
+
+#include "agent.h"
+
+/* The cores of [engine] cores, checked against those the process may run on. */
+int mcd_cores_parse(const char *text, int *cores, unsigned *n, char *error, size_t error_size);
+
+/* Starts the EAL for these engine cores. */
+int mcd_eal_init(const struct mcd_config *c, const int *cores, unsigned n, char *error,
+                 size_t error_size);
+/* Launches an engine on its lcore. */
+int mcd_eal_launch(struct mcd_engine *g, unsigned index);
+/* Waits for all engines to return. */
+void mcd_eal_fini(void);
+
+#endif

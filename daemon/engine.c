@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine.h"
+
+#include <errno.h>
+#include <linux/membarrier.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "log.h"
+
+#define COMMAND_RING 16384u
+#define COLD_EVERY 4u      /* turns between looks at one cold queue */
+#define COMMANDS_EVERY 64u /* turns between looks at the command ring */
+#define COOL_US 1000u      /* a queue without work for so long is cold */
+#define BLOCKED_MS 1       /* sleep while all that is left waits for receivers */
+
+static void transport_log(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void transport_log(int level, const char *format, ...)
+{
+    char text[512];
+    va_list ap;
+
+    va_start(ap, format);
+    vsnprintf(text, sizeof(text), format, ap);
+    va_end(ap);
+    mcd_log(level, "%s", text);
+}
+
+static const char *transport_option(const char *key)
+{
+    (void)key;
+    return NULL;
+}
+
+int mcd_engine_create(const struct mcd_engine_options *o, struct mcd_engine **out)
+{
+    static const struct mct_env env = {
+        .log = transport_log, .option = transport_option, .engines = MCD_ENGINES_MAX};
+    struct epoll_event ev = {.events = EPOLLIN | EPOLLET};
+    struct mcd_engine *g;
+    ssize_t ring_size;
+    int res = -ENOMEM;
+
+    g = aligned_alloc(128, (sizeof(*g) + 127) & ~(size_t)127);
+    if (g == NULL)
+        return -ENOMEM;
+    memset(g, 0, sizeof(*g));
+    g->o = *o;
+    g->epoll_fd = g->event_fd = -1;
+    g->turn = 1;
+    g->ticks_per_us = o->tick_hz / 1000000;
+    g->spin_ticks = o->spin_us * g->ticks_per_us;
+    g->cool_ticks = COOL_US * g->ticks_per_us;
+    g->ns_mult = (uint64_t)(((unsigned __int128)1000000000u << 32) / o->tick_hz);
+    ring_size = rte_ring_get_memsize_elem(sizeof(void *), COMMAND_RING);
+    g->commands = aligned_alloc(128, ((size_t)ring_size + 127) & ~(size_t)127);
+    if (g->commands == NULL)
+        goto error;
+    if (rte_ring_init(g->commands, "commands", COMMAND_RING, RING_F_SP_ENQ | RING_F_SC_DEQ) != 0)
+        goto error;
+    g->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    g->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (g->epoll_fd < 0 || g->event_fd < 0 ||
+        epoll_ctl(g->epoll_fd, EPOLL_CTL_ADD, g->event_fd, &ev) != 0) {
+        res = -errno;
+        goto error;
+    }
+    g->local_ops = &mct_local_ops;
+    res = g->local_ops->init(&env, &g->local_transport);
+    if (res != 0)
+        goto error;
+    res = g->local_ops->connect(g->local_transport, NULL, o->id, &g->local);
+    if (res != 0)
+        goto error;
+    *out = g;
+    return 0;
+
+error:
+    mcd_engine_destroy(g);
+    return res;
+}
+
+void mcd_engine_destroy(struct mcd_engine *g)
+{
+    if (g == NULL)
+        return;
+    if (g->local != NULL)
+        g->local_ops->disconnect(g->local);
+    if (g->local_transport != NULL)
+        g->local_ops->fini(g->local_transport);
+    if (g->epoll_fd >= 0)
+        close(g->epoll_fd);
+    if (g->event_fd >= 0)
+        close(g->event_fd);
+    free(g->commands);
+    free(g->hot);
+    free(g->cold);
+    free(g);
+}
+
+int mcd_queue_init(struct mcd_queue *q)
+{
+    /* Untouched records cost no memory: calloc takes large tables from fresh pages. */
+    q->tasks = calloc(q->shm.slots, sizeof(*q->tasks));
+    q->batches = calloc(q->shm.batches, sizeof(*q->batches));
+    if (q->tasks == NULL || q->batches == NULL) {
+        mcd_queue_fini(q);
+        return -ENOMEM;
+    }
+    for (unsigned c = 0; c < MCS_CLASS_COUNT; c++)
+        q->class_head[c] = q->class_tail[c] = MCD_NO_TASK;
+    q->age_head = q->age_tail = MCD_NO_TASK;
+    return 0;
+}
+
+void mcd_queue_fini(struct mcd_queue *q)
+{
+    free(q->tasks);
+    free(q->batches);
+    q->tasks = NULL;
+    q->batches = NULL;
+}
+
+/* ---- commands -------------------------------------------------------------------- */
+
+static void ring_event(int fd)
+{
+    uint64_t one = 1;
+
+    if (write(fd, &one, sizeof(one)) < 0) {
+        /* full of unread wake-ups: one is enough */
+    }
+}
+
+void mcd_engine_command(struct mcd_engine *g, struct mcd_command *command)
+{
+    while (rte_ring_sp_enqueue(g->commands, command) != 0) {
+        ring_event(g->event_fd);
+        mcs_pause();
+    }
+    ring_event(g->event_fd);
+}
+
+int mcd_engine_watch(struct mcd_engine *g, int event_fd)
+{
+    struct epoll_event ev = {.events = EPOLLIN | EPOLLET};
+
+    return epoll_ctl(g->epoll_fd, EPOLL_CTL_ADD, event_fd, &ev) == 0 ? 0 : -errno;
+}
+
+void mcd_engine_unwatch(struct mcd_engine *g, int event_fd)
+{
+    epoll_ctl(g->epoll_fd, EPOLL_CTL_DEL, event_fd, NULL);
+}
+
+void mcd_engine_stop(struct mcd_engine *g)
+{
+    mcs_store_release(&g->stop, 1u); /* partner: mcd_engine_run() */
+    ring_event(g->event_fd);
+}
+
+static void put_hot(struct mcd_engine *g, struct mcd_queue *q)
+{
+    q->hot = true;
+    q->place = g->nhot;
+    g->hot[g->nhot++] = q;
+}
+
+static void put_cold(struct mcd_engine *g, struct mcd_queue *q)
+{
+    q->hot = false;
+    q->place = g->ncold;
+    g->cold[g->ncold++] = q;
+}
+
+static void take_out(struct mcd_engine *g, struct mcd_queue *q)
+{
+    struct mcd_queue **array = q->hot ? g->hot : g->cold;
+    uint32_t *n = q->hot ? &g->nhot : &g->ncold;
+
+    array[q->place] = array[--*n];
+    array[q->place]->place = q->place;
+}
+
+/* Room for one queue more in both arrays. */
+static bool make_room(struct mcd_engine *g)
+{
+    uint32_t room = g->room == 0 ? 64 : g->room * 2;
+    struct mcd_queue **hot, **cold;
+
+    if (g->nhot + g->ncold < g->room)
+        return true;
+    hot = realloc(g->hot, room * sizeof(*hot));
+    if (hot == NULL)
+        return false;
+    g->hot = hot;
+    cold = realloc(g->cold, room * sizeof(*cold));
+    if (cold == NULL)
+        return false;
+    g->cold = cold;
+    g->room = room;
+    return true;
+}
+
+static void tell_control(struct mcd_engine *g)
+{
+    if (g->o.control_fd >= 0)
+        ring_event(g->o.control_fd);
+}
+
+static bool run_commands(struct mcd_engine *g)
+{
+    bool any = false;
+    void *p;
+
+    while (rte_ring_sc_dequeue(g->commands, &p) == 0) {
+        struct mcd_command *command = p;
+        struct mcd_queue *q = command->queue;
+
+        any = true;
+        if (command->kind == MCD_COMMAND_ADD) {
+            if (make_room(g)) {
+                put_cold(g, q);
+            } else {
+                q->broken = true;
+                mcs_store_release(&q->error, (uint32_t)MCS_NO_MEMORY);
+            }
+        } else {
+            if (!q->broken)
+                take_out(g, q);
+            mcd_queue_cancel_all(g, q);
+        }
+        /* partner: the control thread's acquire before it reuses queue and command */
+        mcs_store_release(&command->done, 1u);
+        tell_control(g);
+    }
+    return any;
+}
+
+/* ---- the loop -------------------------------------------------------------------- */
+
+/* A queue that broke the protocol is left alone until the control thread removes it. */
+static void retire(struct mcd_engine *g, struct mcd_queue *q)
+{
+    take_out(g, q);
+    mcd_queue_cancel_all(g, q);
+    tell_control(g);
+}
+
+static bool turn_hot(struct mcd_engine *g)
+{
+    bool any = false;
+
+    for (uint32_t i = 0; i < g->nhot;) {
+        struct mcd_queue *q = g->hot[i];
+
+        if (mcd_queue_turn(g, q)) {
+            q->last_work = g->now;
+            any = true;
+        }
+        if (q->wake_due != 0 && g->turn >= q->wake_due)
+            mcd_queue_wake(g, q);
+        if (q->broken) {
+            retire(g, q);
+        } else if (q->parked == 0 && q->wake_due == 0 && g->now - q->last_work > g->cool_ticks) {
+            take_out(g, q);
+            put_cold(g, q);
+        } else {
+            i++;
+        }
+    }
+    return any;
+}
+
+static bool turn_cold(struct mcd_engine *g)
+{
+    struct mcd_queue *q;
+
+    if (g->ncold == 0)
+        return false;
+    if (g->cold_next >= g->ncold)
+        g->cold_next = 0;
+    q = g->cold[g->cold_next++];
+    if (!mcs_ring_pending(&q->consumer))
+        return false;
+    take_out(g, q);
+    q->last_work = g->now;
+    put_hot(g, q);
+    return true;
+}
+
+bool mcd_engine_turn(struct mcd_engine *g)
+{
+    bool any;
+
+    g->now = mcs_ticks();
+    /* E1: everything looked up in this turn is looked up after this; release pairs with the
+     * acquire in mcd_grace_over(). */
+    mcs_store_release(&g->epoch, g->epoch + 1);
+    if (g->o.fence_turns)
+        mcs_fence_full(); /* partner: mcd_grace_begin() */
+    any = turn_hot(g);
+    if (g->turn % COLD_EVERY == 0)
+        any |= turn_cold(g);
+    if (g->turn % COMMANDS_EVERY == 0)
+        any |= run_commands(g);
+    g->turn++;
+    return any;
+}
+
+static void set_asleep(struct mcd_engine *g, bool asleep)
+{
+    for (uint32_t i = 0; i < g->nhot; i++)
+        mcs_queue_sleep(&g->hot[i]->shm, asleep);
+    for (uint32_t i = 0; i < g->ncold; i++)
+        mcs_queue_sleep(&g->cold[i]->shm, asleep);
+}
+
+/* The last look around before sleep; work that is parked and blocked does not count. */
+static bool anything_pending(struct mcd_engine *g)
+{
+    for (uint32_t i = 0; i < g->nhot; i++)
+        if (mcs_ring_pending(&g->hot[i]->consumer))
+            return true;
+    for (uint32_t i = 0; i < g->ncold; i++) {
+        if (mcs_ring_pending(&g->cold[i]->consumer)) {
+            g->cold_next = i;
+            return true;
+        }
+    }
+    return rte_ring_count(g->commands) != 0 || mcs_load_acquire(&g->stop) != 0;
+}
+
+static void sleep_until_rung(struct mcd_engine *g)
+{
+    struct epoll_event events[16];
+    int timeout = -1;
+
+    for (uint32_t i = 0; i < g->nhot; i++) {
+        if (g->hot[i]->wake_due != 0)
+            mcd_queue_wake(g, g->hot[i]);
+        if (g->hot[i]->parked != 0)
+            timeout = BLOCKED_MS;
+    }
+    set_asleep(g, true);
+    mcs_store_relaxed(&g->asleep, 1u);
+    /* orders need_wakeup before the look at the rings (partner: mcs_queue_must_wake()), and
+     * asleep before any later look-up (partner: mcd_grace_begin()) */
+    mcs_fence_full();
+    if (!anything_pending(g)) {
+        mcs_count(&g->counters.sleeps, 1);
+        epoll_wait(g->epoll_fd, events, 16, timeout);
+    }
+    mcs_store_relaxed(&g->asleep, 0u);
+    mcs_fence_full(); /* asleep = 0 before the next turn looks anything up */
+    set_asleep(g, false);
+    /* who rang is not told: look at all of the cold queues and the commands at once */
+    g->now = mcs_ticks();
+    mcs_store_release(&g->epoch, g->epoch + 1);
+    for (uint32_t i = 0; i < g->ncold;) {
+        struct mcd_queue *q = g->cold[i];
+
+        if (mcs_ring_pending(&q->consumer)) {
+            take_out(g, q);
+            q->last_work = g->now;
+            put_hot(g, q);
+        } else {
+            i++;
+        }
+    }
+    run_commands(g);
+    g->last_work = g->now;
+}
+
+void mcd_engine_run(struct mcd_engine *g)
+{
+    g->last_work = mcs_ticks();
+    while (mcs_load_acquire(&g->stop) == 0) { /* partner: mcd_engine_stop() */
+        if (mcd_engine_turn(g))
+            g->last_work = g->now;
+        else if (!g->o.never_sleeps && g->now - g->last_work > g->spin_ticks)
+            sleep_until_rung(g);
+        else if (g->nhot == 0)
+            mcs_pause();
+        mcs_store_relaxed(&g->counters.turns, g->turn);
+    }
+}
+
+/* ---- grace periods --------------------------------------------------------------- */
+
+bool mcd_grace_has_membarrier(void)
+{
+    static int known; /* 0 not asked yet, 1 yes, 2 no; control thread only */
+
+    if (known == 0)
+        known =
+            syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0 ? 1 : 2;
+    return known == 1;
+}
+
+void mcd_grace_begin(struct mcd_grace *grace, struct mcd_engine *const *engines, unsigned n)
+{
+    grace->engines = engines;
+    grace->n = n;
+    /* Orders the swap before the looks below; partner: the fences in sleep_until_rung(). */
+    mcs_fence_full();
+    /* And a full fence in every running thread: what an engine loads in a turn that begins
+     * after this is new, and the turn it is in now is the one its epoch names. */
+    if (mcd_grace_has_membarrier())
+        syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+    for (unsigned i = 0; i < n; i++)
+        grace->epochs[i] = mcs_load_acquire(&engines[i]->epoch);
+}
+
+bool mcd_grace_over(const struct mcd_grace *grace)
+{
+    for (unsigned i = 0; i < grace->n; i++) {
+        struct mcd_engine *g = grace->engines[i];
+
+        if (mcs_load_acquire(&g->epoch) == grace->epochs[i] && /* pairs with E1 */
+            mcs_load_acquire(&g->asleep) == 0)
+            return false;
+    }
+    return true;
+}

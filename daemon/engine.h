@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An engine: one poll loop on one core that takes descriptors from its queues, checks them,
+ * moves bytes and fills slots.  It never blocks and makes no control call.
+ *
+ * The control thread hands queues over and takes them back by commands; everything in
+ * struct mcd_queue below "engine" belongs to the engine in between.  What engines look up
+ * (extents, open segments, buffers) is swapped under them by the control thread and freed
+ * after a grace period: an engine keeps no such pointer beyond one turn.
+ */
+#ifndef MCD_ENGINE_H
+#define MCD_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "segment.h"
+#include "shm/queue.h"
+#include "transports/transport.h"
+
+#define MCD_ENGINES_MAX 64u
+#define MCD_BURST 32u /* descriptors taken from one queue a turn */
+#define MCD_NO_TASK UINT32_MAX
+
+struct mcd_engine;
+struct mcd_queue;
+struct mcd_session;
+
+/* Counters have one writer, the engine; others read them relaxed. */
+struct mcd_counters {
+    uint64_t tasks;                    /* ended */
+    uint64_t bytes;                    /* moved */
+    uint64_t states[MCS_STATE_COUNT];  /* ended, by state */
+    uint64_t errors[MCS_INTERNAL + 1]; /* ended, by cause */
+    uint64_t notifications;            /* delivered */
+    uint64_t inbox_full;               /* turns a delivery found no room */
+    uint64_t futex_wakes;
+    uint64_t broken; /* queues given up for a protocol error */
+    uint64_t faults; /* copies that met memory taken away */
+    uint64_t turns, sleeps;
+};
+
+struct mcd_batch {
+    uint32_t generation, ended, failed, taken;
+    uint64_t bytes;
+    bool dirty;
+};
+
+enum mcd_command_kind { MCD_COMMAND_ADD, MCD_COMMAND_REMOVE };
+struct mcd_command {
+    enum mcd_command_kind kind;
+    struct mcd_queue *queue;
+    uint32_t done; /* engine: release; control: acquire */
+};
+
+enum mcd_phase { MCD_CHECK, MCD_MOVE, MCD_DELIVER };
+
+/* A task that did not end in the turn it was taken. One record a slot. */
+struct mcd_task {
+    struct mcs_desc desc;
+    struct mcs_args args; /* private copy of the argument block's head */
+    uint64_t deadline;    /* ticks */
+    uint64_t taken;       /* ticks: start of the turn that took it */
+    uint64_t started;     /* ticks: first byte */
+    uint64_t moved_at;    /* ticks: last byte */
+    uint64_t bytes;       /* moved */
+    uint64_t total;       /* of all pieces, known after MCD_CHECK */
+    uint64_t piece;       /* next piece */
+    uint64_t piece_done;  /* bytes of it that are done */
+    uint32_t queue_ns;
+    enum mcd_phase phase;
+    bool active, cancel;
+    uint32_t class_prev, class_next; /* FIFO of its class */
+    uint32_t age_prev, age_next;     /* FIFO of the queue */
+};
+
+struct mcd_queue {
+    /* control thread */
+    struct mcd_session *session;
+    struct mcd_engine *engine;
+    uint32_t id;
+    int fd, guard;
+    struct mcd_queue *next;   /* of the session */
+    struct mcd_command leave; /* while the session ends */
+    /* set before the engine has it */
+    struct mcs_queue shm;
+    /* engine */
+    struct mcs_ring_consumer consumer;
+    struct mcd_task *tasks;    /* by slot */
+    struct mcd_batch *batches; /* by index */
+    uint32_t class_head[MCS_CLASS_COUNT], class_tail[MCS_CLASS_COUNT];
+    uint32_t age_head, age_tail;
+    uint32_t parked;                       /* tasks in the lists */
+    uint32_t dirty[MCD_BURST * 2], ndirty; /* batches to publish */
+    uint64_t wake_due;                     /* turn at which to look for a sleeping client; 0 none */
+    uint64_t last_work;                    /* ticks */
+    bool hot, broken;
+    uint32_t place;                    /* index in the engine's hot or cold array */
+    uint64_t tasks_ended, bytes_moved; /* read relaxed by the control thread */
+    /* engine -> control */
+    uint32_t error; /* enum mcs_status: why the session must end; release / acquire */
+};
+
+struct mcd_engine_options {
+    unsigned id;
+    int core; /* for show only; -1 unknown */
+    bool never_sleeps;
+    uint64_t tick_hz;
+    uint32_t tick_shift;
+    uint64_t spin_us;
+    uint64_t slice;      /* bytes of one queue a turn */
+    uint64_t stream_min; /* bytes of a task from which copies go past the cache */
+    uint64_t deadline_us;
+    bool fence_turns; /* no membarrier: a full fence each turn */
+    int control_fd;   /* eventfd: written when the control thread has something to see */
+};
+
+struct mcd_engine {
+    struct mcd_engine_options o;
+    /* shared with the control thread */
+    uint64_t epoch __attribute__((aligned(128))); /* turns begun */
+    uint32_t asleep;
+    uint32_t stop;
+    struct mcd_counters counters __attribute__((aligned(128)));
+    /* engine */
+    struct mcd_queue **hot __attribute__((aligned(128)));
+    struct mcd_queue **cold;
+    uint32_t nhot, ncold, room, cold_next;
+    uint64_t turn, now, last_work;
+    uint64_t spin_ticks, cool_ticks, ticks_per_us, ns_mult;
+    struct mct_link *local;
+    struct mct *local_transport;
+    const struct mct_ops *local_ops;
+    struct rte_ring *commands;
+    int epoll_fd, event_fd;
+};
+
+int mcd_engine_create(const struct mcd_engine_options *o, struct mcd_engine **out);
+void mcd_engine_destroy(struct mcd_engine *g);
+
+/* The loop; returns after mcd_engine_stop(). */
+void mcd_engine_run(struct mcd_engine *g);
+/* One turn; true when there was something to do. For tests and for the loop. */
+bool mcd_engine_turn(struct mcd_engine *g);
+void mcd_engine_stop(struct mcd_engine *g);
+
+/* Control thread. The command stays the caller's until its `done` is set. */
+void mcd_engine_command(struct mcd_engine *g, struct mcd_command *command);
+/* Control thread: the engine wakes when this eventfd (a session's doorbell) is written. */
+int mcd_engine_watch(struct mcd_engine *g, int event_fd);
+void mcd_engine_unwatch(struct mcd_engine *g, int event_fd);
+
+/* Sets up and frees the engine's half of a queue; the memory is laid out by the caller. */
+int mcd_queue_init(struct mcd_queue *q);
+void mcd_queue_fini(struct mcd_queue *q);
+
+/* ---- task.c: what one turn does for one queue ------------------------------------ */
+
+/* Takes, checks and runs. True when something moved or ended. */
+bool mcd_queue_turn(struct mcd_engine *g, struct mcd_queue *q);
+/* Ends all parked tasks as CANCELED and publishes. */
+void mcd_queue_cancel_all(struct mcd_engine *g, struct mcd_queue *q);
+/* Wakes the client if it sleeps on one of the queue's batches. */
+void mcd_queue_wake(struct mcd_engine *g, struct mcd_queue *q);
+
+static inline uint64_t mcd_ticks_to_ns(const struct mcd_engine *g, uint64_t ticks)
+{
+    return (uint64_t)((unsigned __int128)ticks * g->ns_mult >> 32);
+}
+
+/* ---- grace periods --------------------------------------------------------------- */
+
+/*
+ * What the engines were doing when something was taken away.  The engines mark their turns
+ * with plain stores; the fence that this scheme needs on their side is put there by the
+ * control thread's membarrier(2) when a grace period begins.  Where the kernel or a sandbox
+ * has no membarrier, engines are made with `fence_turns` and pay for one themselves.
+ */
+bool mcd_grace_has_membarrier(void);
+
+struct mcd_grace {
+    unsigned n;
+    struct mcd_engine *const *engines;
+    uint64_t epochs[MCD_ENGINES_MAX];
+};
+
+/* Control thread: begins one, after the pointers were swapped. */
+void mcd_grace_begin(struct mcd_grace *grace, struct mcd_engine *const *engines, unsigned n);
+/* True once every engine has begun a turn since, or sleeps: nothing swapped out is in use. */
+bool mcd_grace_over(const struct mcd_grace *grace);
+
+#endif

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "extent.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fault.h"
+#include "log.h"
+#include "shm/region.h"
+
+#define ORDINARY_PAGE 4096u
+
+/* Extents start at multiples of this, so that hugepages of any size may lie there. */
+#define ADDRESS_STEP (UINT64_C(1) << 30)
+
+void mcd_pool_init(struct mcd_pool *p, const struct mcd_config *c)
+{
+    *p = (struct mcd_pool){
+        .config = c,
+        .next_address = c->address_base,
+        .next_id = 1,
+        .page_size = c->pages == MCD_PAGES_OFF ? ORDINARY_PAGE : c->page_size,
+    };
+}
+
+static uint64_t free_hugepages(uint64_t page_size)
+{
+    unsigned long long n = 0;
+    char path[96];
+    FILE *f;
+
+    snprintf(path, sizeof(path), "/sys/kernel/mm/hugepages/hugepages-%llukB/free_hugepages",
+             (unsigned long long)(page_size >> 10));
+    f = fopen(path, "re");
+    if (f != NULL) {
+        if (fscanf(f, "%llu", &n) != 1)
+            n = 0;
+        fclose(f);
+    }
+    return n;
+}
+
+int mcd_pool_check(const struct mcd_pool *p, char *error, size_t error_size)
+{
+    uint64_t page = p->config->page_size;
+    uint64_t want = (p->config->pool_size + page - 1) / page;
+    uint64_t have = free_hugepages(page);
+
+    if (p->config->pages == MCD_PAGES_REQUIRE && have < want) {
+        snprintf(error, error_size,
+                 "[pool] pages = require, size = %llu bytes: want %llu free hugepages of %llu KiB, "
+                 "there are %llu (%llu short); reserve them with scripts/hugepages/reserve.sh, "
+                 "lower the size, or set pages = prefer",
+                 (unsigned long long)p->config->pool_size, (unsigned long long)want,
+                 (unsigned long long)(page >> 10), (unsigned long long)have,
+                 (unsigned long long)(want - have));
+        return -ENOMEM;
+    }
+    return 0;
+}
+
+/* The next free place of the agent's range; not unique once it has wrapped, which takes
+ * 64 TiB of extents, so it never wraps: the caller then maps anywhere. */
+static uint64_t take_address(struct mcd_pool *p, uint64_t size)
+{
+    uint64_t at = p->next_address;
+
+    p->next_address += (size + ADDRESS_STEP - 1) & ~(ADDRESS_STEP - 1);
+    return at;
+}
+
+int mcd_pool_plan(struct mcd_pool *p, uint64_t size, int node, struct mcd_extent_job *job)
+{
+    const struct mcd_config *c = p->config;
+    uint64_t page = c->pages == MCD_PAGES_OFF ? ORDINARY_PAGE : c->page_size;
+
+    if (size > c->pool_size)
+        return -E2BIG;
+    if (size < c->extent_size && c->extent_size <= c->pool_size - p->used)
+        size = c->extent_size;
+    size = (size + page - 1) & ~(page - 1);
+    if (size > c->pool_size - p->used) {
+        p->refused++;
+        return -ENOMEM;
+    }
+    p->used += size;
+    *job = (struct mcd_extent_job){
+        .size = size,
+        .kind = {.page_size = page, .node = node},
+        .may_fall_back = c->pages == MCD_PAGES_PREFER,
+        .hint = (void *)(uintptr_t)take_address(p, size),
+        .fd = -1,
+    };
+    return 0;
+}
+
+void mcd_extent_job_run(struct mcd_extent_job *job)
+{
+    job->page_size = job->kind.page_size;
+    job->res = mcs_region_create("mcshm-extent", job->size, job->page_size, job->kind.node,
+                                 job->hint, &job->fd, &job->map);
+    if (job->res != 0 && job->may_fall_back && job->page_size > ORDINARY_PAGE) {
+        job->page_size = ORDINARY_PAGE;
+        job->res = mcs_region_create("mcshm-extent", job->size, job->page_size, job->kind.node,
+                                     job->hint, &job->fd, &job->map);
+    }
+}
+
+static struct mcd_extent *extent_new(struct mcd_pool *p, int fd, void *map, uint64_t size,
+                                     uint64_t address)
+{
+    struct mcd_extent *e = calloc(1, sizeof(*e));
+
+    if (e == NULL)
+        return NULL;
+    e->map = map;
+    e->size = size;
+    e->address = address;
+    e->id = p->next_id++;
+    e->fd = fd;
+    e->refs = 1;
+    e->guard = mcd_fault_add(map, size);
+    if (e->guard < 0) {
+        free(e);
+        return NULL;
+    }
+    e->next = p->extents;
+    if (e->next != NULL)
+        e->next->prev = e;
+    p->extents = e;
+    p->count++;
+    return e;
+}
+
+int mcd_pool_finish(struct mcd_pool *p, struct mcd_extent_job *job, struct mcd_extent **out)
+{
+    struct mcd_extent *e = NULL;
+    int res = job->res;
+
+    if (res != 0) {
+        p->refused++;
+        goto error_unreserve;
+    }
+    if (job->page_size != job->kind.page_size) {
+        p->fallbacks++;
+        if (!p->warned)
+            mcd_warning("no free hugepages of %llu KiB: pool memory takes ordinary pages, which "
+                        "is slower; reserve some with scripts/hugepages/reserve.sh",
+                        (unsigned long long)(job->kind.page_size >> 10));
+        p->warned = true;
+    }
+    p->page_size = job->page_size;
+    e = extent_new(p, job->fd, job->map, job->size, (uint64_t)(uintptr_t)job->hint);
+    if (e == NULL) {
+        res = -ENOMEM;
+        goto error_unmap;
+    }
+    e->kind = (struct mcd_kind){.page_size = job->page_size, .node = job->kind.node};
+    e->alloc = mcd_alloc_create(job->size);
+    if (e->alloc == NULL) {
+        mcd_extent_put(p, e);
+        return -ENOMEM;
+    }
+    *out = e;
+    return 0;
+
+error_unmap:
+    mcs_region_unmap(job->map, job->size);
+    close(job->fd);
+error_unreserve:
+    p->used -= job->size;
+    return res;
+}
+
+int mcd_extent_adopt(struct mcd_pool *p, int fd, uint64_t size, struct mcd_extent **out)
+{
+    uint64_t page_size, address;
+    struct mcd_extent *e;
+    void *map = NULL;
+    int res;
+
+    res = mcs_region_check(fd, size, &page_size);
+    if (res != 0)
+        return res;
+    size = (size + page_size - 1) & ~(page_size - 1);
+    /* the whole pages must be there too, lest the last one faults */
+    res = mcs_region_check(fd, size, &page_size);
+    if (res != 0)
+        return res;
+    if (size > p->config->pool_size - p->used) {
+        p->refused++;
+        return -ENOMEM;
+    }
+    address = take_address(p, size);
+    res = mcs_region_map(fd, size, true, (void *)(uintptr_t)address, &map);
+    if (res != 0)
+        return res;
+    e = extent_new(p, fd, map, size, address);
+    if (e == NULL) {
+        mcs_region_unmap(map, size);
+        return -ENOMEM;
+    }
+    e->kind = (struct mcd_kind){.page_size = page_size, .node = -1};
+    e->foreign = true;
+    p->used += size;
+    *out = e;
+    return 0;
+}
+
+struct mcd_extent *mcd_extent_get(struct mcd_extent *e)
+{
+    e->refs++;
+    return e;
+}
+
+void mcd_extent_put(struct mcd_pool *p, struct mcd_extent *e)
+{
+    if (--e->refs != 0)
+        return;
+    if (e->prev != NULL)
+        e->prev->next = e->next;
+    else
+        p->extents = e->next;
+    if (e->next != NULL)
+        e->next->prev = e->prev;
+    p->count--;
+    p->used -= e->size;
+    mcd_fault_remove(e->guard);
+    if (p->reap != NULL) {
+        p->reap(p->reap_context, e->map, e->size, e->fd);
+    } else {
+        mcs_region_unmap(e->map, e->size);
+        close(e->fd);
+    }
+    mcd_alloc_destroy(e->alloc);
+    free(e);
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An extent: one memfd of memory that belongs to one session from its creation to its
+ * destruction, never to another one after it.  The control thread creates, counts and
+ * destroys extents; engines reach them through the tables of sessions and segments and
+ * use only the fields marked so, which do not change.
+ */
+#ifndef MCD_EXTENT_H
+#define MCD_EXTENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "alloc.h"
+#include "config.h"
+
+struct mcd_session;
+
+/* A kind of memory. GPU memory will be another kind. */
+struct mcd_kind {
+    uint64_t page_size; /* bytes; 4096: ordinary pages */
+    int node;           /* NUMA node, -1: any */
+};
+
+struct mcd_extent {
+    /* for engines, set before the extent can be found */
+    uint8_t *map;
+    uint64_t size;
+    uint64_t address; /* published address of the first byte; unique on this host */
+    uint32_t handle;  /* in the owner's table */
+    /* control thread only */
+    struct mcd_kind kind;
+    uint32_t id;
+    int fd;
+    unsigned refs;           /* the owner and each grant that maps it */
+    bool foreign;            /* a memfd the client made */
+    struct mcd_alloc *alloc; /* NULL when foreign */
+    struct mcd_session *owner;
+    uint64_t tenant;
+    struct mcd_extent *prev, *next;
+    int guard; /* entry in the fault table */
+};
+
+/* All extents of the agent and the accounting of the pool. Control thread only. */
+struct mcd_pool {
+    const struct mcd_config *config;
+    struct mcd_extent *extents;
+    uint64_t used; /* bytes of all extents */
+    uint64_t next_address;
+    uint32_t next_id;
+    uint64_t page_size; /* of the newest pool extent; what `mcshm status` shows */
+    uint64_t fallbacks; /* extents that wanted hugepages and got ordinary pages */
+    uint64_t refused;   /* requests refused for want of memory */
+    uint64_t count;
+    bool warned;
+    /* Tears a mapping down elsewhere, so that freeing a large extent keeps nobody waiting;
+     * NULL: at once. In order with the making of new extents. */
+    void (*reap)(void *context, void *map, uint64_t size, int fd);
+    void *reap_context;
+};
+
+/* How one extent is to be made; filled by the control thread, worked off by a worker. */
+struct mcd_extent_job {
+    uint64_t size;
+    struct mcd_kind kind;
+    bool may_fall_back;
+    void *hint;
+    /* result */
+    int res;
+    int fd;
+    void *map;
+    uint64_t page_size;
+};
+
+void mcd_pool_init(struct mcd_pool *p, const struct mcd_config *c);
+
+/* With pages = require: are there enough free hugepages for the whole pool? Writes the
+ * sentence to error when not. 0 or -ENOMEM. */
+int mcd_pool_check(const struct mcd_pool *p, char *error, size_t error_size);
+
+/* Plans an extent that holds `size` bytes: rounds, checks the pool's limit, reserves. On success
+ * mcd_pool_finish() must follow. -ENOMEM: the pool is too small, -E2BIG: larger than the pool. */
+int mcd_pool_plan(struct mcd_pool *p, uint64_t size, int node, struct mcd_extent_job *job);
+/* Makes the memory. Any thread; may take long. */
+void mcd_extent_job_run(struct mcd_extent_job *job);
+/* Turns a finished job into an extent with one reference, or gives the reservation back. */
+int mcd_pool_finish(struct mcd_pool *p, struct mcd_extent_job *job, struct mcd_extent **out);
+
+/* Takes a client's sealed memfd in. fd becomes the extent's on success. */
+int mcd_extent_adopt(struct mcd_pool *p, int fd, uint64_t size, struct mcd_extent **out);
+
+struct mcd_extent *mcd_extent_get(struct mcd_extent *e);
+/* The last put unmaps: engines must not find the extent any more. */
+void mcd_extent_put(struct mcd_pool *p, struct mcd_extent *e);
+
+#endif

@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The control requests of clients: dispatch, greeting, queues, queries, and what the other
+ * handlers share.  Whatever takes reach away (free, unregister, withdraw, revoke, close)
+ * first makes the thing unfindable, then waits for a grace period and for copies in callers'
+ * threads, then replies.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "fault.h"
+#include "handlers.h"
+#include "log.h"
+#include "shm/region.h"
+#include "version.h"
+
+#define CALLER_NS UINT64_C(2000000000) /* how long a copy in a caller's thread may keep us */
+
+void mcd_reply(struct mcd_session *s, struct mcs_msg *m, size_t body_size)
+{
+    m->h.status = MCS_OK;
+    mcd_session_reply(s, m, body_size, NULL, 0);
+}
+
+void mcd_reply_empty(struct mcd_session *s)
+{
+    struct mcs_msg m;
+
+    mcd_reply(s, &m, 0);
+}
+
+/* A name as it came over the wire: terminated, not empty, no control characters. */
+bool mcd_good_name(const char *name)
+{
+    size_t n = strnlen(name, MCS_NAME_MAX);
+
+    if (n == 0 || n == MCS_NAME_MAX)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f)
+            return false;
+    return true;
+}
+
+/* ---- HELLO ----------------------------------------------------------------------- */
+
+static int make_session_region(struct mcd_session *s)
+{
+    struct mcd_agent *a = s->agent;
+    struct mcs_session_header h = {
+        .features = a->config.idle == MCD_IDLE_BUSY ? MCS_FEATURE_NEVER_SLEEPS : 0,
+        .agent_incarnation = a->incarnation,
+        .session_incarnation = s->incarnation,
+        .tick_hz = a->tick_hz,
+        .tick_shift = a->tick_shift,
+    };
+    uint64_t size = mcs_session_region_size(a->config.inbox_size);
+    void *mem;
+    int res;
+
+    s->doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (s->doorbell < 0)
+        return -errno;
+    res = mcs_region_create("mcshm-session", size, 0, -1, NULL, &s->region_fd, &mem);
+    if (res != 0)
+        return res;
+    s->region_guard = mcd_fault_add(mem, size);
+    if (s->region_guard < 0) {
+        mcs_region_unmap(mem, size);
+        close(s->region_fd);
+        return s->region_guard;
+    }
+    mcs_session_region_create(&s->region, mem, a->config.inbox_size, &h);
+    return 0;
+}
+
+static void mcd_on_hello(struct mcd_session *s, struct mcs_msg *m)
+{
+    struct mcd_agent *a = s->agent;
+    struct mcs_msg_hello_reply *r = &m->b.hello_reply;
+    int fds[2];
+    int res;
+
+    if (m->b.hello.abi_version != MCS_ABI_VERSION) {
+        a->version_errors++;
+        mcd_session_refuse(s, MCS_VERSION,
+                           "the client was built for shared-memory ABI %u, this agent has %u: "
+                           "install libmcshm and mcshmd of one version",
+                           m->b.hello.abi_version, MCS_ABI_VERSION);
+        mcd_session_end(s, "built for another ABI version");
+        return;
+    }
+    if (a->nsessions > a->config.sessions) {
+        a->refused++;
+        mcd_session_refuse(s, MCS_LIMIT,
+                           "%u sessions are open, [session] max is %llu: close some or raise it",
+                           a->nsessions - 1, (unsigned long long)a->config.sessions);
+        mcd_session_end(s, NULL);
+        return;
+    }
+    m->b.hello.name[MCS_NAME_MAX - 1] = '\0';
+    if (m->b.hello.name[0] != '\0' && !mcd_good_name(m->b.hello.name)) {
+        mcd_session_refuse(s, MCS_INVALID_ARGUMENT, "the client's name has control characters");
+        return;
+    }
+    res = make_session_region(s);
+    if (res != 0) {
+        mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for the session: %s", strerror(-res));
+        mcd_session_end(s, "no memory for it");
+        return;
+    }
+    snprintf(s->name, sizeof(s->name), "%s", m->b.hello.name);
+    s->greeted = true;
+    *r = (struct mcs_msg_hello_reply){
+        .agent_incarnation = a->incarnation,
+        .session_incarnation = s->incarnation,
+        .features = s->region.header->features,
+        .region_size = s->region.total_size,
+        .tenant = s->tenant,
+        .page_size = a->pool.page_size,
+        .caller_max = a->config.caller_max,
+        .spin_us = (uint32_t)a->config.spin_us,
+        .deadline_us =
+            (uint32_t)(a->config.deadline_ms * 1000 > UINT32_MAX ? UINT32_MAX
+                                                                 : a->config.deadline_ms * 1000),
+    };
+    snprintf(r->agent_version, sizeof(r->agent_version), "%s", MCD_VERSION);
+    m->h.status = MCS_OK;
+    fds[0] = s->region_fd;
+    fds[1] = s->doorbell;
+    mcd_session_reply(s, m, sizeof(*r), fds, 2);
+}
+
+/* ---- queues ---------------------------------------------------------------------- */
+
+static void job_done(struct mcd_job *job, void *context)
+{
+    struct mcd_session *s =
+        (struct mcd_session *)((char *)job - offsetof(struct mcd_session, op.job));
+
+    (void)context;
+    s->op.job_done = true;
+}
+
+static void run_making(struct mcd_job *job)
+{
+    struct mcd_session *s =
+        (struct mcd_session *)((char *)job - offsetof(struct mcd_session, op.job));
+
+    mcd_extent_job_run(&s->op.making);
+}
+
+static bool job_is_done(struct mcd_session *s)
+{
+    return s->op.job_done;
+}
+
+/* Makes memory in the worker's thread, then goes on with `then`. The session cannot go away
+ * in between: its end waits for the operation. */
+void mcd_make(struct mcd_session *s, void (*then)(struct mcd_session *s))
+{
+    s->op.job_done = false;
+    s->op.job.run = run_making;
+    s->op.job.done = job_done;
+    mcd_session_defer(s, job_is_done, then);
+    mcd_worker_submit(s->agent->worker, &s->op.job);
+}
+
+static void queue_opened(struct mcd_session *s)
+{
+    struct mcd_queue *q = s->op.queue;
+    struct mcs_msg m;
+
+    q->next = s->queues;
+    s->queues = q;
+    s->nqueues++;
+    m.b.queue_open_reply = (struct mcs_msg_queue_open_reply){
+        .queue_id = q->id,
+        .engine = q->engine->o.id,
+        .total_size = q->shm.total_size,
+    };
+    m.h.status = MCS_OK;
+    mcd_session_reply(s, &m, sizeof(m.b.queue_open_reply), &q->fd, 1);
+}
+
+static bool command_is_done(struct mcd_session *s)
+{
+    return mcs_load_acquire(&s->op.command.done) != 0; /* partner: run_commands() */
+}
+
+static void queue_made(struct mcd_session *s)
+{
+    struct mcd_agent *a = s->agent;
+    struct mcd_extent_job *job = &s->op.making;
+    struct mcd_queue *q = s->op.queue;
+    struct mcs_queue_layout layout;
+    int res = job->res;
+
+    if (res != 0)
+        goto error;
+    q->fd = job->fd;
+    mcs_queue_layout(q->shm.depth, q->shm.slots, q->shm.batches, q->shm.args_size, &layout);
+    q->guard = mcd_fault_add(job->map, job->size);
+    if (q->guard < 0) {
+        mcs_region_unmap(job->map, job->size);
+        res = q->guard;
+        goto error;
+    }
+    q->shm.header = job->map;
+    q->shm.total_size = job->size;
+    res = mcs_queue_create(&q->shm, &q->consumer, job->map, &layout, q->id, s->incarnation,
+                           s->region.header->features & MCS_FEATURE_NEVER_SLEEPS);
+    if (res == 0)
+        res = mcd_queue_init(q);
+    q->engine = a->engines[a->next_engine++ % a->nengines];
+    if (res == 0 && (s->watched >> q->engine->o.id & 1) == 0) {
+        res = mcd_engine_watch(q->engine, s->doorbell);
+        if (res == 0)
+            s->watched |= UINT64_C(1) << q->engine->o.id;
+    }
+    if (res != 0)
+        goto error;
+    s->op.command = (struct mcd_command){.kind = MCD_COMMAND_ADD, .queue = q};
+    mcd_session_defer(s, command_is_done, queue_opened);
+    mcd_engine_command(q->engine, &s->op.command);
+    return;
+
+error:
+    mcd_session_free_queue(s, q);
+    mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for a queue of %llu bytes: %s",
+                       (unsigned long long)job->size, strerror(-res));
+}
+
+static void mcd_on_queue_open(struct mcd_session *s, struct mcs_msg *m)
+{
+    const struct mcs_msg_queue_open *r = &m->b.queue_open;
+    const struct mcd_config *c = &s->agent->config;
+    uint32_t depth = r->depth != 0 ? r->depth : (uint32_t)c->queue_depth;
+    uint32_t slots =
+        r->slots != 0 ? r->slots
+        : r->depth != 0
+            ? (uint32_t)(depth * 4ull < MCS_QUEUE_SLOTS_MAX ? depth * 4ull : MCS_QUEUE_SLOTS_MAX)
+            : (uint32_t)c->queue_slots;
+    uint32_t batches = r->batches != 0 ? r->batches : (uint32_t)c->queue_batches;
+    uint64_t args = r->args_size != 0 ? r->args_size : c->queue_args_size;
+    struct mcs_queue_layout layout;
+    struct mcd_queue *q;
+
+    if (s->nqueues >= c->queues_per_session) {
+        mcd_session_refuse(s, MCS_LIMIT, "%u queues are open, [queue] max_per_session is %llu",
+                           s->nqueues, (unsigned long long)c->queues_per_session);
+        return;
+    }
+    if (args > MCS_QUEUE_ARGS_MAX ||
+        mcs_queue_layout(depth, slots, batches, args & ~63ull, &layout) != 0) {
+        mcd_session_refuse(s, MCS_INVALID_ARGUMENT,
+                           "queue of depth %u, slots %u, batches %u, args_size %llu: want a power "
+                           "of two %u to %u, 1 to %u, 1 to %u, at most %llu",
+                           depth, slots, batches, (unsigned long long)args, MCS_QUEUE_DEPTH_MIN,
+                           MCS_QUEUE_DEPTH_MAX, MCS_QUEUE_SLOTS_MAX, MCS_QUEUE_BATCHES_MAX,
+                           (unsigned long long)MCS_QUEUE_ARGS_MAX);
+        return;
+    }
+    q = aligned_alloc(64, (sizeof(*q) + 63) & ~(size_t)63);
+    if (q == NULL) {
+        mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for a queue");
+        return;
+    }
+    memset(q, 0, sizeof(*q));
+    q->session = s;
+    q->id = ++s->next_queue;
+    q->fd = q->guard = -1;
+    q->shm.depth = depth;
+    q->shm.slots = slots;
+    q->shm.batches = batches;
+    q->shm.args_size = layout.args_size;
+    s->op.queue = q;
+    s->op.making = (struct mcd_extent_job){
+        .size = layout.total_size, .kind = {.page_size = 4096, .node = -1}, .fd = -1};
+    mcd_make(s, queue_made);
+}
+
+static void queue_closed(struct mcd_session *s)
+{
+    mcd_session_free_queue(s, s->op.queue);
+    mcd_reply_empty(s);
+}
+
+static void mcd_on_queue_close(struct mcd_session *s, struct mcs_msg *m)
+{
+    struct mcd_queue *q = s->queues;
+
+    while (q != NULL && q->id != m->b.queue_close.queue_id)
+        q = q->next;
+    if (q == NULL) {
+        mcd_session_refuse(s, MCS_INVALID_HANDLE, "queue %u is not open",
+                           m->b.queue_close.queue_id);
+        return;
+    }
+    s->op.queue = q;
+    s->op.command = (struct mcd_command){.kind = MCD_COMMAND_REMOVE, .queue = q};
+    mcd_session_defer(s, command_is_done, queue_closed);
+    mcd_engine_command(q->engine, &s->op.command);
+}
+
+/* ---- taking reach away ----------------------------------------------------------- */
+
+/* May client t copy in its own thread into extent e of session s (NULL: into any of them)? */
+static bool reaches(const struct mcd_session *t, const struct mcd_session *s,
+                    const struct mcd_extent *e)
+{
+    if (t == s)
+        return true;
+    for (const struct mcd_grant *g = t->grants; g != NULL; g = g->next)
+        if (e != NULL ? g->extent == e : g->extent->owner == s)
+            return true;
+    return false;
+}
+
+/* Tells every client that may copy in its own thread to look again before the next copy. */
+static void outdate_grants(struct mcd_session *s, const struct mcd_extent *e)
+{
+    for (struct mcd_session *t = s->agent->sessions; t != NULL; t = t->next)
+        if (t->region.words != NULL && reaches(t, s, e))
+            /* partner: mcs_caller_begin(); the grace period brings the fence */
+            mcs_store_release(&t->region.words->grants_version, ++t->grants_version);
+}
+
+static bool copies_itself(const struct mcd_session *t)
+{
+    for (const struct mcd_queue *q = t->queues; q != NULL; q = q->next)
+        if (mcs_load_acquire(&q->shm.doorbell->caller_active) != 0)
+            return true;
+    return false;
+}
+
+/* Have the copies in callers' threads that began before outdate_grants() ended? */
+static bool callers_quiet(struct mcd_session *s)
+{
+    bool late = mcd_now_ns() >= s->op.deadline;
+
+    for (struct mcd_session *t = s->agent->sessions; t != NULL; t = t->next) {
+        if (t->ending || t->region.words == NULL || !reaches(t, s, s->op.extent) ||
+            !copies_itself(t))
+            continue;
+        if (!late)
+            return false;
+        s->op.late = true;
+        s->agent->revoke_timeouts++;
+        if (t != s)
+            mcd_session_end(t, "a copy in its own thread into revoked memory does not end");
+    }
+    return true;
+}
+
+/* Starts the wait that ends in `finish`; op.old and op.extent are set. */
+void mcd_take_away(struct mcd_session *s, void (*finish)(struct mcd_session *s))
+{
+    s->op.deadline = mcd_now_ns() + CALLER_NS;
+    outdate_grants(s, s->op.extent);
+    mcd_session_defer(s, callers_quiet, finish);
+}
+
+void mcd_reply_taken(struct mcd_session *s, size_t body_size, struct mcs_msg *m)
+{
+    free(s->op.old);
+    if (s->op.late)
+        mcd_session_refuse(s, MCS_TIMEOUT,
+                           "a client that was granted a writable mapping is in a copy that does "
+                           "not end; its session was ended, its mapping lives until it dies");
+    else
+        mcd_reply(s, m, body_size);
+}
+
+/* ---- queries --------------------------------------------------------------------- */
+
+static void mcd_on_query(struct mcd_session *s, struct mcs_msg *m)
+{
+    char *text = NULL;
+    int fd = -1;
+    size_t n;
+
+    if (m->b.query.what >= MCS_QUERY_COUNT) {
+        mcd_session_refuse(s, MCS_NOT_SUPPORTED, "query %u is not known", m->b.query.what);
+        return;
+    }
+    text = mcd_query_json(s->agent, s, m->b.query.what);
+    fd = text == NULL ? -1 : memfd_create("mcshm-query", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    n = text == NULL ? 0 : strlen(text);
+    if (fd < 0 || write(fd, text, n) != (ssize_t)n ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE | F_SEAL_SEAL) != 0) {
+        mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for the answer");
+    } else {
+        m->b.query_reply.length = n;
+        m->h.status = MCS_OK;
+        mcd_session_reply(s, m, sizeof(m->b.query_reply), &fd, 1);
+    }
+    if (fd >= 0)
+        close(fd);
+    free(text);
+}
+
+void mcd_session_handle(struct mcd_session *s, struct mcs_msg *m, int *fds, unsigned nfds)
+{
+    size_t body = m->h.length - sizeof(m->h);
+
+    if (m->h.status != 0 || body != mcs_msg_request_size(m->h.type) ||
+        s->greeted != (m->h.type != MCS_MSG_HELLO) ||
+        (nfds != 0 && m->h.type != MCS_MSG_REGISTER)) {
+        s->agent->protocol_errors++;
+        mcd_session_refuse(s, MCS_PROTOCOL,
+                           "message of type %u, %zu bytes, %u descriptors: out of "
+                           "place or of the wrong size",
+                           m->h.type, body, nfds);
+        mcd_session_end(s, "sent a message that is out of place or of the wrong size");
+    } else {
+        switch (m->h.type) {
+        case MCS_MSG_HELLO:
+            mcd_on_hello(s, m);
+            break;
+        case MCS_MSG_QUEUE_OPEN:
+            mcd_on_queue_open(s, m);
+            break;
+        case MCS_MSG_QUEUE_CLOSE:
+            mcd_on_queue_close(s, m);
+            break;
+        case MCS_MSG_ALLOC:
+            mcd_on_alloc(s, m);
+            break;
+        case MCS_MSG_FREE:
+            mcd_on_free(s, m);
+            break;
+        case MCS_MSG_REGISTER:
+            mcd_on_register(s, m, fds, &nfds);
+            break;
+        case MCS_MSG_UNREGISTER:
+            mcd_on_unregister(s, m);
+            break;
+        case MCS_MSG_PUBLISH:
+            mcd_on_publish(s, m);
+            break;
+        case MCS_MSG_WITHDRAW:
+            mcd_on_withdraw(s);
+            break;
+        case MCS_MSG_BUFFER_ADD:
+            mcd_on_buffer_add(s, m);
+            break;
+        case MCS_MSG_BUFFER_REMOVE:
+            mcd_on_buffer_remove(s, m, false);
+            break;
+        case MCS_MSG_REVOKE:
+            mcd_on_buffer_remove(s, m, true);
+            break;
+        case MCS_MSG_SEGMENT_OPEN:
+            mcd_on_segment_open(s, m);
+            break;
+        case MCS_MSG_SEGMENT_CLOSE:
+            mcd_on_segment_close(s, m);
+            break;
+        case MCS_MSG_DESCRIBE:
+            mcd_on_describe(s, m);
+            break;
+        case MCS_MSG_MAP:
+            mcd_on_map(s, m);
+            break;
+        case MCS_MSG_UNMAP:
+            mcd_on_unmap(s, m);
+            break;
+        case MCS_MSG_QUERY:
+            mcd_on_query(s, m);
+            break;
+        default:
+            break; /* mcs_msg_request_size() knows no other */
+        }
+    }
+    for (unsigned i = 0; i < nfds; i++)
+        close(fds[i]);
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The handlers of control requests, by what they are about, and what they share.  Each one
+ * checks its input, changes the tables, and either replies or starts an operation whose last
+ * stage replies.
+ */
+#ifndef MCD_HANDLERS_H
+#define MCD_HANDLERS_H
+
+#include "agent.h"
+
+/* ---- handlers.c ------------------------------------------------------------------ */
+
+/* A successful reply, without descriptors. */
+void mcd_reply(struct mcd_session *s, struct mcs_msg *m, size_t body_size);
+void mcd_reply_empty(struct mcd_session *s);
+
+/* A name as it came over the wire: terminated, not empty, no control characters. */
+bool mcd_good_name(const char *name);
+
+/* Makes op.making in the worker's thread, then goes on with `then`. The session cannot go away
+ * in between: its end waits for the operation. */
+void mcd_make(struct mcd_session *s, void (*then)(struct mcd_session *s));
+
+/*
+ * Waits until nothing reaches what was just made unfindable: the grace period of the engines,
+ * and the copies in callers' threads that have op.extent (NULL: any extent of s) mapped.  Then
+ * calls `finish`, which ends with mcd_reply_taken().
+ */
+void mcd_take_away(struct mcd_session *s, void (*finish)(struct mcd_session *s));
+/* Frees op.old and replies; with op.late, that a copy did not end. */
+void mcd_reply_taken(struct mcd_session *s, size_t body_size, struct mcs_msg *m);
+
+/* ---- handlers_memory.c ----------------------------------------------------------- */
+
+void mcd_on_alloc(struct mcd_session *s, struct mcs_msg *m);
+void mcd_on_free(struct mcd_session *s, struct mcs_msg *m);
+/* Takes the descriptor by setting *nfds to 0. */
+void mcd_on_register(struct mcd_session *s, struct mcs_msg *m, int *fds, unsigned *nfds);
+void mcd_on_unregister(struct mcd_session *s, struct mcs_msg *m);
+void mcd_on_map(struct mcd_session *s, struct mcs_msg *m);
+void mcd_on_unmap(struct mcd_session *s, struct mcs_msg *m);
+
+/* ---- handlers_segment.c ---------------------------------------------------------- */
+
+void mcd_on_publish(struct mcd_session *s, struct mcs_msg *m);
+void mcd_on_withdraw(struct mcd_session *s);
+void mcd_on_buffer_add(struct mcd_session *s, struct mcs_msg *m);
+void mcd_on_buffer_remove(struct mcd_session *s, struct mcs_msg *m, bool revoke);
+void mcd_on_segment_open(struct mcd_session *s, struct mcs_msg *m);
+void mcd_on_segment_close(struct mcd_session *s, struct mcs_msg *m);
+void mcd_on_describe(struct mcd_session *s, struct mcs_msg *m);
+/* The open segment of a handle; refuses and returns NULL when there is none. */
+struct mcd_open *mcd_open_of(struct mcd_session *s, uint32_t handle);
+
+#endif

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Control requests about memory: allocations, registrations, granted mappings. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "handlers.h"
+#include "log.h"
+
+#define ALIGN_MAX (UINT64_C(1) << 30)
+#define GRANTS_MAX 4096u
+
+/* ---- memory ---------------------------------------------------------------------- */
+
+static void reply_extent(struct mcd_session *s, struct mcd_extent *e, uint64_t offset, bool is_new)
+{
+    struct mcs_msg m;
+
+    m.b.extent_reply = (struct mcs_msg_extent_reply){
+        .extent = e->handle,
+        .is_new = is_new,
+        .offset = offset,
+        .extent_size = e->size,
+        .address = e->address,
+        .page_size = e->kind.page_size,
+    };
+    m.h.status = MCS_OK;
+    mcd_session_reply(s, &m, sizeof(m.b.extent_reply), &e->fd, is_new ? 1 : 0);
+}
+
+/* Enters a fresh extent into the session's table. */
+static int enter_extent(struct mcd_session *s, struct mcd_extent *e)
+{
+    uint32_t handle = mcd_session_handle_new(s, (void *const *)s->extents);
+
+    if (handle == 0)
+        return -ENOSPC;
+    e->handle = handle;
+    e->owner = s;
+    e->tenant = s->tenant;
+    s->nextents++;
+    s->memory += e->size;
+    /* partner: find_extent() in task.c */
+    mcs_store_release(&s->extents[MCD_HANDLE_INDEX(handle)], e);
+    return 0;
+}
+
+static void leave_extent(struct mcd_session *s, struct mcd_extent *e)
+{
+    mcs_store_release(&s->extents[MCD_HANDLE_INDEX(e->handle)], NULL);
+    s->nextents--;
+    s->memory -= e->size;
+}
+
+static void refuse_memory(struct mcd_session *s, int res, uint64_t size)
+{
+    const struct mcd_pool *p = &s->agent->pool;
+
+    if (res == -ENOSPC)
+        mcd_session_refuse(s, MCS_LIMIT, "a session has at most %u extents", MCD_TABLE_SIZE);
+    else if (p->config->pages == MCD_PAGES_REQUIRE && size <= p->config->pool_size - p->used)
+        mcd_session_refuse(s, MCS_NO_HUGEPAGES,
+                           "%llu bytes wanted, the host has too few free hugepages of %llu KiB "
+                           "([pool] pages = require): reserve more",
+                           (unsigned long long)size,
+                           (unsigned long long)(p->config->page_size >> 10));
+    else
+        mcd_session_refuse(s, MCS_NO_MEMORY,
+                           "%llu bytes wanted, %llu of the pool's %llu are in use: free some or "
+                           "raise [pool] size (%s)",
+                           (unsigned long long)size, (unsigned long long)p->used,
+                           (unsigned long long)p->config->pool_size, strerror(-res));
+}
+
+static void extent_made(struct mcd_session *s)
+{
+    struct mcd_pool *p = &s->agent->pool;
+    struct mcd_extent *e = NULL;
+    uint64_t offset = 0;
+    int res;
+
+    res = mcd_pool_finish(p, &s->op.making, &e);
+    if (res == 0)
+        res = mcd_alloc_take(e->alloc, s->op.length, s->op.offset, &offset);
+    if (res == 0)
+        res = enter_extent(s, e);
+    if (res != 0) {
+        if (e != NULL)
+            mcd_extent_put(p, e);
+        refuse_memory(s, res, s->op.length);
+        return;
+    }
+    reply_extent(s, e, offset, true);
+}
+
+/* "", "cpu", "cpu:N" or "*". */
+static int parse_location(const char *text, int *node)
+{
+    char *end;
+    long n;
+
+    *node = -1;
+    if (strnlen(text, MCS_LOCATION_MAX) == MCS_LOCATION_MAX)
+        return -EINVAL;
+    if (text[0] == '\0' || strcmp(text, "cpu") == 0 || strcmp(text, "*") == 0)
+        return 0;
+    if (strncmp(text, "cpu:", 4) != 0 || text[4] < '0' || text[4] > '9')
+        return -EINVAL;
+    n = strtol(text + 4, &end, 10);
+    if (*end != '\0' || n > 1023)
+        return -EINVAL;
+    *node = (int)n;
+    return 0;
+}
+
+void mcd_on_alloc(struct mcd_session *s, struct mcs_msg *m)
+{
+    const struct mcs_msg_alloc r = m->b.alloc;
+    uint64_t align = r.align != 0 ? r.align : MCS_LINE;
+    uint64_t offset, want;
+    int node, res;
+
+    if (r.size == 0 || (align & (align - 1)) != 0 || align > ALIGN_MAX) {
+        mcd_session_refuse(s, MCS_INVALID_ARGUMENT,
+                           "%llu bytes aligned to %llu: want at least 1, aligned to a power of two "
+                           "up to 1 GiB",
+                           (unsigned long long)r.size, (unsigned long long)r.align);
+        return;
+    }
+    if (align < MCS_LINE)
+        align = MCS_LINE;
+    if (parse_location(r.location, &node) != 0) {
+        mcd_session_refuse(s, MCS_NOT_SUPPORTED,
+                           "location '%.*s': this agent has cpu and cpu:N (NUMA node)",
+                           (int)sizeof(r.location) - 1, r.location);
+        return;
+    }
+    for (uint32_t i = 0; i < MCD_TABLE_SIZE && s->nextents != 0; i++) {
+        struct mcd_extent *e = s->extents[i];
+
+        if (e == NULL || e->alloc == NULL || (node >= 0 && e->kind.node != node))
+            continue;
+        /* the extent begins at a hugepage's border: larger alignment is the address's matter */
+        if ((e->address & (align - 1)) == 0 &&
+            mcd_alloc_take(e->alloc, r.size, align, &offset) == 0) {
+            reply_extent(s, e, offset, false);
+            return;
+        }
+    }
+    s->op.length = r.size;
+    s->op.offset = align;
+    want = r.size > UINT64_MAX - MCS_LINE ? r.size
+                                          : (r.size + MCS_LINE - 1) & ~(uint64_t)(MCS_LINE - 1);
+    res = mcd_pool_plan(&s->agent->pool, want, node, &s->op.making);
+    if (res != 0) {
+        refuse_memory(s, res, r.size);
+        return;
+    }
+    mcd_make(s, extent_made);
+}
+
+void mcd_on_register(struct mcd_session *s, struct mcs_msg *m, int *fds, unsigned *nfds)
+{
+    struct mcd_extent *e;
+    uint64_t size = m->b.reg.size;
+    int res;
+
+    if (*nfds != 1 || size == 0) {
+        mcd_session_refuse(s, MCS_INVALID_ARGUMENT,
+                           "%u descriptors, %llu bytes: want one memfd and at least 1 byte", *nfds,
+                           (unsigned long long)size);
+        return;
+    }
+    res = mcd_extent_adopt(&s->agent->pool, fds[0], size, &e);
+    if (res == -ENOMEM) {
+        refuse_memory(s, res, size);
+        return;
+    }
+    if (res != 0) {
+        mcd_session_refuse(s, MCS_BAD_SHM,
+                           "%s: want a memfd open for reading and writing, sealed with "
+                           "F_SEAL_SHRINK, of at least %llu bytes in whole pages",
+                           res == -EPERM    ? "not sealed against shrinking"
+                           : res == -ERANGE ? "smaller than announced"
+                           : res == -EBADF  ? "not such a memfd"
+                                            : strerror(-res),
+                           (unsigned long long)size);
+        return;
+    }
+    *nfds = 0; /* the extent's now */
+    res = enter_extent(s, e);
+    if (res != 0) {
+        mcd_extent_put(&s->agent->pool, e);
+        refuse_memory(s, res, size);
+        return;
+    }
+    reply_extent(s, e, 0, false);
+}
+
+static void freed(struct mcd_session *s)
+{
+    struct mcs_msg m;
+
+    mcd_alloc_give(s->op.extent->alloc, s->op.offset);
+    if (s->op.last)
+        mcd_extent_put(&s->agent->pool, s->op.extent);
+    m.b.free_reply = (struct mcs_msg_free_reply){.extent_gone = s->op.last};
+    /* The memory is given back in any case: a late copy can hurt only the session's own tenant,
+     * and the extent is never given to anybody else. */
+    s->op.late = false;
+    mcd_reply_taken(s, sizeof(m.b.free_reply), &m);
+}
+
+void mcd_on_free(struct mcd_session *s, struct mcs_msg *m)
+{
+    const struct mcs_msg_free r = m->b.free;
+    struct mcd_extent *e = mcd_session_extent(s, r.extent);
+    uint64_t size = e == NULL || e->alloc == NULL ? 0 : mcd_alloc_size_at(e->alloc, r.offset);
+
+    if (size == 0) {
+        mcd_session_refuse(s, MCS_INVALID_HANDLE,
+                           "extent %#x, offset %llu: no allocation begins there", r.extent,
+                           (unsigned long long)r.offset);
+        return;
+    }
+    if (mcd_segment_cut(s->segment, e, r.offset, size, &s->op.old) != 0) {
+        mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for the new list of buffers");
+        return;
+    }
+    s->op.extent = e;
+    s->op.offset = r.offset;
+    s->op.last = mcd_alloc_count(e->alloc) == 1;
+    if (s->op.last)
+        leave_extent(s, e);
+    mcd_take_away(s, freed);
+}
+
+static void unregistered(struct mcd_session *s)
+{
+    struct mcs_msg m;
+
+    mcd_extent_put(&s->agent->pool, s->op.extent);
+    s->op.late = false; /* as in freed() */
+    mcd_reply_taken(s, 0, &m);
+}
+
+void mcd_on_unregister(struct mcd_session *s, struct mcs_msg *m)
+{
+    struct mcd_extent *e = mcd_session_extent(s, m->b.unregister.extent);
+
+    if (e == NULL || !e->foreign) {
+        mcd_session_refuse(s, MCS_INVALID_HANDLE, "extent %#x was not registered",
+                           m->b.unregister.extent);
+        return;
+    }
+    if (mcd_segment_cut(s->segment, e, 0, e->size, &s->op.old) != 0) {
+        mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for the new list of buffers");
+        return;
+    }
+    s->op.extent = e;
+    leave_extent(s, e);
+    mcd_take_away(s, unregistered);
+}
+
+/* ---- grants ---------------------------------------------------------------------- */
+
+void mcd_on_map(struct mcd_session *s, struct mcs_msg *m)
+{
+    const struct mcs_msg_map r = m->b.map;
+    struct mcd_open *o = mcd_open_of(s, r.segment);
+    const struct mcd_buffer *b;
+    struct mcd_grant *g;
+    char path[64];
+    uint32_t need;
+    int fd;
+
+    if (o == NULL)
+        return;
+    b = mcd_snapshot_find(o->segment->snapshot, r.address, r.length);
+    if (b == NULL || r.length == 0) {
+        mcd_session_refuse(s, MCS_BAD_RANGE, "address %#llx, length %llu lies in no buffer of '%s'",
+                           (unsigned long long)r.address, (unsigned long long)r.length,
+                           o->segment->name);
+        return;
+    }
+    need = r.writable != 0 ? MCS_ACCESS_MAP_WRITE : MCS_ACCESS_MAP_READ;
+    if (o->segment->tenant != s->tenant || (b->access & need) == 0) {
+        mcd_session_refuse(s, MCS_ACCESS,
+                           "mapping needs %s on the buffer (it has %#x) and the same tenant",
+                           r.writable != 0 ? "MAP_WRITE" : "MAP_READ", b->access);
+        return;
+    }
+    if (s->ngrants >= GRANTS_MAX) {
+        mcd_session_refuse(s, MCS_LIMIT, "a session has at most %u mappings", GRANTS_MAX);
+        return;
+    }
+    /* Read-only means a descriptor of its own: the memfd has mode 0400, so only the agent's
+     * user (or root) could open it for writing again. */
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", b->extent->fd);
+    fd = r.writable != 0 ? fcntl(b->extent->fd, F_DUPFD_CLOEXEC, 3)
+                         : open(path, O_RDONLY | O_CLOEXEC);
+    g = fd < 0 ? NULL : calloc(1, sizeof(*g));
+    if (g == NULL) {
+        mcd_session_refuse(s, MCS_NO_MEMORY, "cannot open the extent for mapping: %s",
+                           strerror(errno));
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
+    g->handle = ++s->next_grant;
+    g->writable = r.writable != 0;
+    g->extent = mcd_extent_get(b->extent);
+    g->session = s;
+    g->next = s->grants;
+    s->grants = g;
+    s->ngrants++;
+    s->memory += g->extent->size;
+    m->b.map_reply = (struct mcs_msg_map_reply){
+        .grant = g->handle,
+        .extent_size = b->extent->size,
+        .extent_address = b->extent->address,
+        .offset = b->offset + (r.address - b->address),
+        .grants_version = s->grants_version,
+    };
+    m->h.status = MCS_OK;
+    mcd_session_reply(s, m, sizeof(m->b.map_reply), &fd, 1);
+    close(fd);
+}
+
+void mcd_on_unmap(struct mcd_session *s, struct mcs_msg *m)
+{
+    struct mcd_grant **link = &s->grants, *g;
+
+    while (*link != NULL && (*link)->handle != m->b.unmap.grant)
+        link = &(*link)->next;
+    g = *link;
+    if (g == NULL) {
+        mcd_session_refuse(s, MCS_INVALID_HANDLE, "mapping %u does not exist", m->b.unmap.grant);
+        return;
+    }
+    *link = g->next;
+    s->ngrants--;
+    s->memory -= g->extent->size;
+    mcd_extent_put(&s->agent->pool, g->extent);
+    free(g);
+    mcd_reply_empty(s);
+}

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Control requests about segments: names, buffers, open handles. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "handlers.h"
+#include "log.h"
+
+/* ---- segments -------------------------------------------------------------------- */
+
+static struct mcd_segment *find_name(struct mcd_agent *a, const char *name)
+{
+    struct mcd_segment *seg = a->segments;
+
+    while (seg != NULL && strcmp(seg->name, name) != 0)
+        seg = seg->next;
+    return seg;
+}
+
+void mcd_on_publish(struct mcd_session *s, struct mcs_msg *m)
+{
+    const struct mcs_msg_publish *r = &m->b.publish;
+    struct mcd_agent *a = s->agent;
+    struct mcd_segment *seg = s->segment;
+
+    if (!mcd_good_name(r->name) || (r->flags & ~MCS_SEGMENT_FLAGS) != 0) {
+        mcd_session_refuse(s, MCS_INVALID_ARGUMENT,
+                           "segment name or flags %#x: want 1 to %u characters, no control "
+                           "characters, known flags",
+                           r->flags, MCS_NAME_MAX - 1);
+        return;
+    }
+    if (seg->named) {
+        mcd_session_refuse(s, MCS_EXISTS, "this session's segment is already named '%s'",
+                           seg->name);
+        return;
+    }
+    if (find_name(a, r->name) != NULL) {
+        mcd_session_refuse(s, MCS_EXISTS,
+                           "segment '%s' belongs to a living session: choose "
+                           "another name or end that client",
+                           r->name);
+        return;
+    }
+    snprintf(seg->name, sizeof(seg->name), "%s", r->name);
+    seg->flags = r->flags;
+    seg->named = true;
+    seg->prev = NULL;
+    seg->next = a->segments;
+    if (seg->next != NULL)
+        seg->next->prev = seg;
+    a->segments = seg;
+    m->b.publish_reply.incarnation = seg->incarnation;
+    mcd_reply(s, m, sizeof(m->b.publish_reply));
+}
+
+static void withdrawn(struct mcd_session *s)
+{
+    struct mcs_msg m;
+
+    mcd_reply_taken(s, 0, &m);
+}
+
+void mcd_on_withdraw(struct mcd_session *s)
+{
+    if (!s->segment->named) {
+        mcd_session_refuse(s, MCS_NOT_FOUND, "this session has published no segment");
+        return;
+    }
+    mcd_session_withdraw(s, &s->op.old);
+    s->op.extent = NULL;
+    mcd_take_away(s, withdrawn);
+}
+
+/* The own extent and range that a buffer request names; refuses and returns NULL when bad. */
+static struct mcd_extent *buffer_range(struct mcd_session *s, const struct mcs_msg_buffer *r)
+{
+    struct mcd_extent *e = mcd_session_extent(s, r->extent);
+
+    if (e == NULL)
+        mcd_session_refuse(s, MCS_INVALID_HANDLE, "extent %#x is not this session's", r->extent);
+    else if (r->length == 0)
+        mcd_session_refuse(s, MCS_INVALID_ARGUMENT, "a buffer of 0 bytes");
+    else if (r->offset > e->size || r->length > e->size - r->offset)
+        mcd_session_refuse(s, MCS_BAD_RANGE, "offset %llu, length %llu: the extent has %llu bytes",
+                           (unsigned long long)r->offset, (unsigned long long)r->length,
+                           (unsigned long long)e->size);
+    else
+        return e;
+    return NULL;
+}
+
+static void buffer_added(struct mcd_session *s)
+{
+    struct mcs_msg m;
+
+    m.b.buffer_reply.address = s->op.extent->address + s->op.offset;
+    free(s->op.old);
+    mcd_reply(s, &m, sizeof(m.b.buffer_reply));
+}
+
+void mcd_on_buffer_add(struct mcd_session *s, struct mcs_msg *m)
+{
+    const struct mcs_msg_buffer r = m->b.buffer;
+    struct mcd_extent *e = buffer_range(s, &r);
+    int res;
+
+    if (e == NULL)
+        return;
+    if (r.access == 0 || (r.access & ~MCS_ACCESS_ALL) != 0) {
+        mcd_session_refuse(s, MCS_INVALID_ARGUMENT,
+                           "access %#x: want a mix of READ, WRITE, "
+                           "MAP_READ and MAP_WRITE",
+                           r.access);
+        return;
+    }
+    res = mcd_segment_add(s->segment, e, r.offset, r.length, r.access, &s->op.old);
+    if (res == -EEXIST) {
+        mcd_session_refuse(s, MCS_OVERLAP,
+                           "offset %llu, length %llu overlaps a buffer that is published already",
+                           (unsigned long long)r.offset, (unsigned long long)r.length);
+        return;
+    }
+    if (res != 0) {
+        mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for the new list of buffers");
+        return;
+    }
+    s->op.extent = e;
+    s->op.offset = r.offset;
+    mcd_session_defer(s, NULL, buffer_added); /* the old list must outlive this turn */
+}
+
+static void buffer_removed(struct mcd_session *s)
+{
+    struct mcs_msg m;
+
+    m.b.buffer_reply.address = 0;
+    mcd_reply_taken(s, sizeof(m.b.buffer_reply), &m);
+}
+
+void mcd_on_buffer_remove(struct mcd_session *s, struct mcs_msg *m, bool revoke)
+{
+    const struct mcs_msg_buffer r = m->b.buffer;
+    struct mcd_extent *e = buffer_range(s, &r);
+    int res;
+
+    if (e == NULL)
+        return;
+    res = revoke ? mcd_segment_cut(s->segment, e, r.offset, r.length, &s->op.old)
+                 : mcd_segment_remove(s->segment, e, r.offset, r.length, &s->op.old);
+    if (res == -ENOENT) {
+        mcd_session_refuse(s, MCS_NOT_FOUND, "offset %llu, length %llu is no published buffer",
+                           (unsigned long long)r.offset, (unsigned long long)r.length);
+        return;
+    }
+    if (res != 0) {
+        mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for the new list of buffers");
+        return;
+    }
+    s->op.extent = e;
+    mcd_take_away(s, buffer_removed);
+}
+
+void mcd_on_segment_open(struct mcd_session *s, struct mcs_msg *m)
+{
+    struct mcd_segment *seg;
+    struct mcd_open *o;
+    uint32_t handle;
+
+    m->b.segment_open.name[MCS_NAME_MAX - 1] = '\0';
+    seg = find_name(s->agent, m->b.segment_open.name);
+    if (seg == NULL) {
+        mcd_session_refuse(s, MCS_NOT_FOUND,
+                           "no segment '%s' on this host; `mcshm ls segments` "
+                           "lists them",
+                           m->b.segment_open.name);
+        return;
+    }
+    if (seg->tenant != s->tenant && (seg->flags & MCS_SEGMENT_PUBLIC) == 0) {
+        mcd_session_refuse(s, MCS_ACCESS,
+                           "segment '%s' is tenant %llu's and not public, this "
+                           "session is tenant %llu's",
+                           seg->name, (unsigned long long)seg->tenant,
+                           (unsigned long long)s->tenant);
+        return;
+    }
+    handle = mcd_session_handle_new(s, (void *const *)s->opens);
+    o = handle == 0 ? NULL : calloc(1, sizeof(*o));
+    if (o == NULL) {
+        mcd_session_refuse(s, MCS_LIMIT, "a session has at most %u open segments", MCD_TABLE_SIZE);
+        return;
+    }
+    o->handle = handle;
+    o->segment = mcd_segment_get(seg);
+    s->nopens++;
+    /* partner: find_segment() in task.c */
+    mcs_store_release(&s->opens[MCD_HANDLE_INDEX(handle)], o);
+    m->b.segment_open_reply = (struct mcs_msg_segment_open_reply){
+        .segment = handle,
+        .same_tenant = seg->tenant == s->tenant,
+        .incarnation = seg->incarnation,
+    };
+    mcd_reply(s, m, sizeof(m->b.segment_open_reply));
+}
+
+static void segment_closed(struct mcd_session *s)
+{
+    mcd_segment_put(s->op.open->segment);
+    free(s->op.open);
+    mcd_reply_empty(s);
+}
+
+struct mcd_open *mcd_open_of(struct mcd_session *s, uint32_t handle)
+{
+    struct mcd_open *o = mcd_session_open(s, handle);
+
+    if (o == NULL)
+        mcd_session_refuse(s, MCS_INVALID_HANDLE, "segment %#x is not open", handle);
+    return o;
+}
+
+void mcd_on_segment_close(struct mcd_session *s, struct mcs_msg *m)
+{
+    struct mcd_open *o = mcd_open_of(s, m->b.segment_close.segment);
+
+    if (o == NULL)
+        return;
+    mcs_store_release(&s->opens[MCD_HANDLE_INDEX(o->handle)], NULL);
+    s->nopens--;
+    s->op.open = o;
+    mcd_session_defer(s, NULL, segment_closed);
+}
+
+void mcd_on_describe(struct mcd_session *s, struct mcs_msg *m)
+{
+    uint32_t first = m->b.describe.first;
+    struct mcd_open *o = mcd_open_of(s, m->b.describe.segment);
+    struct mcs_msg_describe_reply *r = &m->b.describe_reply;
+    const struct mcd_snapshot *snap;
+
+    if (o == NULL)
+        return;
+    snap = o->segment->snapshot;
+    *r = (struct mcs_msg_describe_reply){.version = o->segment->version, .total = snap->count};
+    for (uint32_t i = first; i < snap->count && r->count < MCS_MSG_DESCRIBE_MAX; i++) {
+        const struct mcd_buffer *b = &snap->buffers[i];
+        struct mcs_msg_buffer_info *info = &r->buffers[r->count++];
+
+        info->address = b->address;
+        info->length = b->length;
+        info->access = b->access;
+        if (b->extent->kind.node >= 0)
+            snprintf(info->location, sizeof(info->location), "cpu:%d", b->extent->kind.node);
+        else
+            snprintf(info->location, sizeof(info->location), "cpu");
+    }
+    mcd_reply(s, m,
+              offsetof(struct mcs_msg_describe_reply, buffers) + r->count * sizeof(r->buffers[0]));
+}

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mcshmd: command line, start in order, stop in reverse order. */
+#include <errno.h>
+#include <getopt.h>
+#include <pthread.h>
+#include <rte_cycles.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "agent.h"
+#include "eal.h"
+#include "log.h"
+#include "version.h"
+
+#define DEFAULT_CONFIG "/etc/mcshm/mcshmd.ini"
+#define TICK_SHIFT_NS 4 /* descriptors are stamped to about so many nanoseconds */
+
+static const char usage[] =
+    "usage: mcshmd [OPTION]...\n"
+    "The agent of one host: owns the pools of memory and moves bytes for its clients.\n"
+    "\n"
+    "  -c, --config FILE      configuration (default " DEFAULT_CONFIG " if it is there)\n"
+    "  -s, --set SEC.KEY=VAL  one key, over the file; may be repeated\n"
+    "      --check-config     read the configuration, say what is wrong, exit 0 or 1\n"
+    "      --dump-config      print the configuration in force\n"
+    "      --sample-config    print every key with its help, unit, range and default\n"
+    "      --ready-fd N       write one byte to descriptor N and close it once ready\n"
+    "      --version          print the version\n"
+    "  -h, --help             print this\n"
+    "\n"
+    "SIGTERM or SIGINT stops cleanly, a second one at once. SIGHUP reads the configuration\n"
+    "again and applies the keys that are marked live.\n";
+
+struct options {
+    const char *config;
+    const char *sets[64];
+    int nsets;
+    int ready_fd;
+    bool check, dump, sample, version, help;
+};
+
+/* 0, or the exit status of a usage error. */
+static int parse(int argc, char **argv, struct options *o)
+{
+    enum { CHECK = 256, DUMP, SAMPLE, READY, VERSION };
+    static const struct option longs[] = {
+        {"config", required_argument, NULL, 'c'},
+        {"set", required_argument, NULL, 's'},
+        {"check-config", no_argument, NULL, CHECK},
+        {"dump-config", no_argument, NULL, DUMP},
+        {"sample-config", no_argument, NULL, SAMPLE},
+        {"ready-fd", required_argument, NULL, READY},
+        {"version", no_argument, NULL, VERSION},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
+    };
+    int ch;
+
+    *o = (struct options){.ready_fd = -1};
+    while ((ch = getopt_long(argc, argv, "c:s:h", longs, NULL)) != -1) {
+        switch (ch) {
+        case 'c':
+            o->config = optarg;
+            break;
+        case 's':
+            if (o->nsets == (int)(sizeof(o->sets) / sizeof(o->sets[0]))) {
+                fprintf(stderr, "mcshmd: more than 64 --set options: use a file\n");
+                return 2;
+            }
+            o->sets[o->nsets++] = optarg;
+            break;
+        case CHECK:
+            o->check = true;
+            break;
+        case DUMP:
+            o->dump = true;
+            break;
+        case SAMPLE:
+            o->sample = true;
+            break;
+        case READY:
+            o->ready_fd = atoi(optarg);
+            break;
+        case VERSION:
+            o->version = true;
+            break;
+        case 'h':
+            o->help = true;
+            break;
+        default:
+            fputs(usage, stderr);
+            return 2;
+        }
+    }
+    if (optind != argc) {
+        fprintf(stderr, "mcshmd: what is '%s'?\n%s", argv[optind], usage);
+        return 2;
+    }
+    return 0;
+}
+
+static struct options options;
+
+static int configure(struct mcd_config *c, char *error, size_t error_size)
+{
+    const struct options *o = &options;
+    int res = 0;
+
+    mcd_config_init(c);
+    if (o->config != NULL || access(DEFAULT_CONFIG, F_OK) == 0)
+        res = mcd_config_load(c, o->config != NULL ? o->config : DEFAULT_CONFIG, error, error_size);
+    for (int i = 0; i < o->nsets && res == 0; i++)
+        res = mcd_config_set(c, o->sets[i], error, error_size);
+    return res != 0 ? res : mcd_config_check(c, error, error_size);
+}
+
+/* Past this the copy of a task goes around the cache: what both of its sides would fill. */
+static uint64_t stream_min(const struct mcd_config *c)
+{
+    long llc = sysconf(_SC_LEVEL3_CACHE_SIZE);
+
+    if (c->stream_min != 0)
+        return c->stream_min;
+    return llc > 0 ? (uint64_t)llc / 4 : UINT64_C(8) << 20;
+}
+
+static void raise_limits(void)
+{
+    struct rlimit r;
+
+    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < r.rlim_max) {
+        r.rlim_cur = r.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &r);
+    }
+}
+
+static int create_engines(struct mcd_agent *a, const int *cores, unsigned n)
+{
+    int res = 0;
+
+    for (unsigned i = 0; i < n && res == 0; i++) {
+        struct mcd_engine_options o = {
+            .id = i,
+            .core = cores[i],
+            .never_sleeps = a->config.idle == MCD_IDLE_BUSY,
+            .tick_hz = a->tick_hz,
+            .tick_shift = a->tick_shift,
+            .spin_us = a->config.spin_us,
+            .slice = a->config.slice,
+            .stream_min = stream_min(&a->config),
+            .deadline_us = a->config.deadline_ms * 1000,
+            .fence_turns = !mcd_grace_has_membarrier(),
+            .control_fd = a->event_fd,
+        };
+
+        res = mcd_engine_create(&o, &a->engines[i]);
+        if (res == 0)
+            a->nengines++;
+    }
+    return res;
+}
+
+static void tell_ready(const struct mcd_agent *a, int ready_fd)
+{
+    mcd_info("ready: version %s, socket %s, %u engine%s (%s), pool %llu MiB", MCD_VERSION,
+             a->config.socket, a->nengines, a->nengines == 1 ? "" : "s",
+             a->config.idle == MCD_IDLE_BUSY ? "busy" : "sleeping when idle",
+             (unsigned long long)(a->config.pool_size >> 20));
+    if (ready_fd >= 0) {
+        if (write(ready_fd, "R", 1) != 1)
+            mcd_warning("nobody reads --ready-fd");
+        close(ready_fd);
+    }
+}
+
+static int serve(struct mcd_agent *a)
+{
+    char error[512] = "";
+    int cores[MCD_ENGINES_MAX];
+    unsigned ncores, launched = 0;
+    sigset_t set;
+    int res;
+
+    /* before any thread exists: signals are read from a descriptor by the control thread */
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    raise_limits();
+
+    res = mcd_cores_parse(a->config.cores, cores, &ncores, error, sizeof(error));
+    if (res != 0)
+        goto error_say;
+    mcd_pool_init(&a->pool, &a->config);
+    res = mcd_pool_check(&a->pool, error, sizeof(error));
+    if (res != 0)
+        goto error_say;
+    a->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (a->event_fd < 0) {
+        res = -errno;
+        goto error_say;
+    }
+    res = mcd_eal_init(&a->config, cores, ncores, error, sizeof(error));
+    if (res != 0)
+        goto error_event;
+    a->tick_hz = rte_get_tsc_hz();
+    while (a->tick_shift < 16 &&
+           (UINT64_C(1) << (a->tick_shift + 1)) * 1000000000u / a->tick_hz <= TICK_SHIFT_NS * 2)
+        a->tick_shift++;
+    res = create_engines(a, cores, ncores);
+    if (res != 0) {
+        snprintf(error, sizeof(error), "cannot set up the engines: %s", strerror(-res));
+        goto error_engines;
+    }
+    res = mcd_control_init(a, error, sizeof(error));
+    if (res != 0)
+        goto error_control;
+    while (launched < a->nengines) {
+        res = mcd_eal_launch(a->engines[launched], launched);
+        if (res != 0) {
+            snprintf(error, sizeof(error), "cannot start engine %u on core %d: %s", launched,
+                     cores[launched], strerror(-res));
+            goto error_launch;
+        }
+        launched++;
+    }
+    tell_ready(a, options.ready_fd);
+    mcd_control_run(a);
+
+error_launch:
+    for (unsigned i = 0; i < launched; i++)
+        mcd_engine_stop(a->engines[i]);
+error_control:
+    mcd_control_fini(a);
+error_engines:
+    mcd_eal_fini();
+    for (unsigned i = 0; i < a->nengines; i++)
+        mcd_engine_destroy(a->engines[i]);
+error_event:
+    close(a->event_fd);
+error_say:
+    if (res != 0)
+        mcd_error("%s", error[0] != '\0' ? error : strerror(-res));
+    else
+        mcd_info("stopped");
+    return res == 0 ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    static struct mcd_agent agent;
+    char error[512];
+    int res;
+
+    res = parse(argc, argv, &options);
+    if (res != 0)
+        return res;
+    if (options.help || options.version || options.sample) {
+        if (options.help)
+            fputs(usage, stdout);
+        else if (options.version)
+            puts("mcshmd " MCD_VERSION);
+        else
+            mcd_config_sample(stdout);
+        return fflush(stdout) == 0 ? 0 : 1;
+    }
+    res = configure(&agent.config, error, sizeof(error));
+    if (res != 0) {
+        fprintf(stderr, "mcshmd: %s\n", error);
+        return 1;
+    }
+    if (options.check || options.dump) {
+        if (options.dump)
+            mcd_config_dump(&agent.config, stdout);
+        return fflush(stdout) == 0 ? 0 : 1;
+    }
+    mcd_log_set_level((int)agent.config.log_level);
+    agent.reread = configure;
+    agent.incarnation = mcd_incarnation();
+    agent.started_ns = mcd_now_ns();
+    return serve(&agent);
+}

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the agent tells about itself, as JSON: for `mcshm status` and `mcshm ls`. */
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "agent.h"
+#include "counters.h"
+#include "version.h"
+
+static void add_u64(cJSON *o, const char *key, uint64_t v)
+{
+    cJSON_AddNumberToObject(o, key, (double)v);
+}
+
+/* Incarnations and addresses do not fit into a double. */
+static void add_hex(cJSON *o, const char *key, uint64_t v)
+{
+    char text[24];
+
+    snprintf(text, sizeof(text), "0x%llx", (unsigned long long)v);
+    cJSON_AddStringToObject(o, key, text);
+}
+
+/* Root and the agent's own user see everything, others what is their tenant's. */
+static bool may_see(const struct mcd_session *asker, uint64_t tenant)
+{
+    return asker->uid == 0 || asker->uid == geteuid() || asker->tenant == tenant;
+}
+
+static void status(struct mcd_agent *a, cJSON *root)
+{
+    cJSON *list, *o;
+    struct mcd_totals t;
+
+    cJSON_AddStringToObject(root, "version", MCD_VERSION);
+    add_u64(root, "pid", (uint64_t)getpid());
+    add_hex(root, "incarnation", a->incarnation);
+    cJSON_AddNumberToObject(root, "uptime_s",
+                            (double)((mcd_now_ns() - a->started_ns) / 1000000) / 1000.0);
+    cJSON_AddStringToObject(root, "socket", a->config.socket);
+    cJSON_AddStringToObject(root, "idle", a->config.idle == MCD_IDLE_BUSY ? "busy" : "sleep");
+    list = cJSON_AddArrayToObject(root, "engines");
+    for (unsigned i = 0; i < a->nengines; i++) {
+        const struct mcd_engine *g = a->engines[i];
+
+        o = cJSON_CreateObject();
+        add_u64(o, "id", g->o.id);
+        cJSON_AddNumberToObject(o, "core", g->o.core);
+        cJSON_AddStringToObject(o, "state", mcs_load_relaxed(&g->asleep) != 0 ? "asleep" : "awake");
+        add_u64(o, "turns", mcs_load_relaxed(&g->counters.turns));
+        add_u64(o, "sleeps", mcs_load_relaxed(&g->counters.sleeps));
+        add_u64(o, "tasks", mcs_load_relaxed(&g->counters.tasks));
+        add_u64(o, "bytes", mcs_load_relaxed(&g->counters.bytes));
+        cJSON_AddItemToArray(list, o);
+    }
+    o = cJSON_AddObjectToObject(root, "pool");
+    add_u64(o, "size", a->config.pool_size);
+    add_u64(o, "used", a->pool.used);
+    add_u64(o, "page_size", a->pool.page_size);
+    add_u64(o, "extents", a->pool.count);
+    add_u64(o, "fallbacks", a->pool.fallbacks);
+    add_u64(root, "sessions", a->nsessions);
+    {
+        uint64_t n = 0;
+
+        for (const struct mcd_segment *s = a->segments; s != NULL; s = s->next)
+            n++;
+        add_u64(root, "segments", n);
+    }
+    o = cJSON_AddObjectToObject(root, "admin");
+    if (a->admin != NULL)
+        cJSON_AddStringToObject(o, "listen", mcd_admin_listen(a->admin));
+    else
+        cJSON_AddNullToObject(o, "listen");
+    mcd_totals(a, &t);
+    o = cJSON_AddObjectToObject(root, "counters");
+    for (size_t i = 0; i < mcd_counter_count; i++)
+        add_u64(o, mcd_counter_list[i].name, mcd_counter_value(&t, i));
+}
+
+static void sessions(struct mcd_agent *a, const struct mcd_session *asker, cJSON *root)
+{
+    cJSON *list = cJSON_AddArrayToObject(root, "sessions");
+
+    for (const struct mcd_session *s = a->sessions; s != NULL; s = s->next) {
+        uint64_t tasks = 0, bytes = 0;
+        cJSON *o;
+
+        if (!s->greeted || !may_see(asker, s->tenant))
+            continue;
+        o = cJSON_CreateObject();
+        add_u64(o, "id", s->id);
+        cJSON_AddStringToObject(o, "name", s->name);
+        cJSON_AddNumberToObject(o, "pid", s->pid);
+        add_u64(o, "uid", s->uid);
+        add_u64(o, "tenant", s->tenant);
+        add_hex(o, "incarnation", s->incarnation);
+        add_u64(o, "queues", s->nqueues);
+        add_u64(o, "extents", s->nextents);
+        add_u64(o, "memory", s->memory);
+        add_u64(o, "open_segments", s->nopens);
+        add_u64(o, "mappings", s->ngrants);
+        for (const struct mcd_queue *q = s->queues; q != NULL; q = q->next) {
+            tasks += mcs_load_relaxed(&q->tasks_ended) +
+                     mcs_load_relaxed(&q->shm.doorbell->caller_tasks);
+            bytes += mcs_load_relaxed(&q->bytes_moved) +
+                     mcs_load_relaxed(&q->shm.doorbell->caller_bytes);
+        }
+        add_u64(o, "tasks", tasks);
+        add_u64(o, "bytes", bytes);
+        cJSON_AddBoolToObject(o, "ending", s->ending);
+        cJSON_AddItemToArray(list, o);
+    }
+}
+
+static void extents(struct mcd_agent *a, const struct mcd_session *asker, cJSON *root)
+{
+    cJSON *list = cJSON_AddArrayToObject(root, "extents");
+
+    for (const struct mcd_extent *e = a->pool.extents; e != NULL; e = e->next) {
+        cJSON *o;
+
+        if (!may_see(asker, e->tenant))
+            continue;
+        o = cJSON_CreateObject();
+        add_u64(o, "id", e->id);
+        if (e->owner != NULL)
+            add_u64(o, "session", e->owner->id);
+        else
+            cJSON_AddNullToObject(o, "session"); /* only mappings hold it */
+        add_u64(o, "tenant", e->tenant);
+        cJSON_AddStringToObject(o, "kind", e->foreign ? "memfd" : "pool");
+        add_u64(o, "size", e->size);
+        add_u64(o, "used", e->alloc != NULL ? mcd_alloc_used(e->alloc) : e->size);
+        add_u64(o, "allocations", e->alloc != NULL ? mcd_alloc_count(e->alloc) : 1);
+        add_u64(o, "page_size", e->kind.page_size);
+        cJSON_AddNumberToObject(o, "node", e->kind.node);
+        add_hex(o, "address", e->address);
+        cJSON_AddItemToArray(list, o);
+    }
+}
+
+static void segments(struct mcd_agent *a, const struct mcd_session *asker, cJSON *root)
+{
+    cJSON *list = cJSON_AddArrayToObject(root, "segments");
+
+    for (const struct mcd_segment *s = a->segments; s != NULL; s = s->next) {
+        bool public = (s->flags & MCS_SEGMENT_PUBLIC) != 0;
+        cJSON *o, *buffers;
+
+        if (!public && !may_see(asker, s->tenant))
+            continue;
+        o = cJSON_CreateObject();
+        cJSON_AddStringToObject(o, "name", s->name);
+        add_u64(o, "session", s->owner->id);
+        add_u64(o, "tenant", s->tenant);
+        add_hex(o, "incarnation", s->incarnation);
+        cJSON_AddBoolToObject(o, "public", public);
+        buffers = cJSON_AddArrayToObject(o, "buffers");
+        for (uint32_t i = 0; i < s->snapshot->count; i++) {
+            const struct mcd_buffer *b = &s->snapshot->buffers[i];
+            char text[16];
+            cJSON *j = cJSON_CreateObject();
+
+            add_hex(j, "address", b->address);
+            add_u64(j, "size", b->length);
+            snprintf(text, sizeof(text), "%s%s%s%s", b->access & MCS_ACCESS_READ ? "r" : "-",
+                     b->access & MCS_ACCESS_WRITE ? "w" : "-",
+                     b->access & MCS_ACCESS_MAP_READ ? "R" : "-",
+                     b->access & MCS_ACCESS_MAP_WRITE ? "W" : "-");
+            cJSON_AddStringToObject(j, "access", text);
+            if (b->extent->kind.node >= 0)
+                snprintf(text, sizeof(text), "cpu:%d", b->extent->kind.node);
+            else
+                snprintf(text, sizeof(text), "cpu");
+            cJSON_AddStringToObject(j, "location", text);
+            cJSON_AddItemToArray(buffers, j);
+        }
+        cJSON_AddItemToArray(list, o);
+    }
+}
+
+char *mcd_query_json(struct mcd_agent *a, const struct mcd_session *asker, uint32_t what)
+{
+    cJSON *root = cJSON_CreateObject();
+    char *text = NULL;
+
+    switch (what) {
+    case MCS_QUERY_STATUS:
+        status(a, root);
+        break;
+    case MCS_QUERY_SEGMENTS:
+        segments(a, asker, root);
+        break;
+    case MCS_QUERY_EXTENTS:
+        extents(a, asker, root);
+        break;
+    case MCS_QUERY_SESSIONS:
+        sessions(a, asker, root);
+        break;
+    }
+    text = cJSON_PrintUnformatted(root);
+    cJSON_Delete(root);
+    return text;
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Segments: what a session has published.  The control thread changes them; engines read
+ * one immutable snapshot of the buffers at a time.  A change makes a new snapshot, swaps
+ * the pointer, and frees the old one after a grace period (grace.h): once that is over, no
+ * engine can reach what was taken away.
+ */
+#ifndef MCD_SEGMENT_H
+#define MCD_SEGMENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "extent.h"
+#include "shm/abi.h"
+#include "shm/atomic.h"
+
+struct mcd_buffer {
+    uint64_t address; /* published */
+    uint64_t length;
+    struct mcd_extent *extent;
+    uint64_t offset; /* of the buffer in the extent */
+    uint32_t access; /* MCS_ACCESS_* */
+    uint32_t count;  /* times this very range was published */
+};
+
+struct mcd_snapshot {
+    uint32_t count;
+    struct mcd_buffer buffers[]; /* by rising address, none overlapping */
+};
+
+struct mcd_segment {
+    struct mcd_snapshot *snapshot; /* engines: acquire; control: release */
+    uint64_t owner_incarnation;    /* of the session, never reused */
+    uint64_t tenant;
+    struct mcd_session *owner; /* engines use only its inbox; NULL once it is gone */
+    /* control thread only */
+    uint64_t incarnation;
+    uint64_t version;
+    uint32_t flags;
+    bool named;
+    char name[MCS_NAME_MAX];
+    unsigned refs;                   /* the owner and each open handle */
+    struct mcd_segment *prev, *next; /* of those with a name */
+};
+
+/* The buffer that holds [address, address + length), or NULL. Engine or control thread. */
+static inline const struct mcd_buffer *mcd_snapshot_find(const struct mcd_snapshot *s,
+                                                         uint64_t address, uint64_t length)
+{
+    uint32_t low = 0, high = s->count;
+
+    while (high - low > 1) {
+        uint32_t mid = low + (high - low) / 2;
+
+        if (s->buffers[mid].address <= address)
+            low = mid;
+        else
+            high = mid;
+    }
+    if (low == high || address < s->buffers[low].address ||
+        address - s->buffers[low].address > s->buffers[low].length ||
+        length > s->buffers[low].length - (address - s->buffers[low].address))
+        return NULL;
+    return &s->buffers[low];
+}
+
+/* A segment without name and buffers; NULL when memory is out. One reference. */
+struct mcd_segment *mcd_segment_create(struct mcd_session *owner, uint64_t owner_incarnation,
+                                       uint64_t tenant, uint64_t incarnation);
+struct mcd_segment *mcd_segment_get(struct mcd_segment *s);
+/* The last put frees it; engines must not find it any more. */
+void mcd_segment_put(struct mcd_segment *s);
+
+/*
+ * Each of these makes the next snapshot. *old is then the caller's to free after a grace
+ * period; NULL when nothing changed.
+ */
+/* 0; -EEXIST: overlaps another buffer, or the same range with other rights; -ENOMEM. */
+int mcd_segment_add(struct mcd_segment *s, struct mcd_extent *e, uint64_t offset, uint64_t length,
+                    uint32_t access, struct mcd_snapshot **old);
+/* 0; -ENOENT: no such buffer. */
+int mcd_segment_remove(struct mcd_segment *s, const struct mcd_extent *e, uint64_t offset,
+                       uint64_t length, struct mcd_snapshot **old);
+/* Takes a range of an extent out of all buffers; they keep what lies beside it. */
+int mcd_segment_cut(struct mcd_segment *s, const struct mcd_extent *e, uint64_t offset,
+                    uint64_t length, struct mcd_snapshot **old);
+/* Takes everything out. */
+int mcd_segment_clear(struct mcd_segment *s, struct mcd_snapshot **old);
+
+#endif

@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "session.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "agent.h"
+#include "fault.h"
+#include "log.h"
+#include "shm/region.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* asm-generic/socket.h since 6.5 */
+#endif
+
+#define HELLO_NS UINT64_C(5000000000) /* a connection must greet within this */
+#define MESSAGES_A_TURN 16            /* of one session, then the others' turn */
+#define UNGREETED_MAX 64u /* connections beyond [session] max that may be refused politely */
+
+/* ---- birth ----------------------------------------------------------------------- */
+
+/* A descriptor that tells the client's death: the socket alone would not, when the client
+ * forked and the child keeps it open. -1 where neither kernel nor namespace gives one. */
+static int open_pidfd(int socket, pid_t pid)
+{
+    socklen_t n = sizeof(int);
+    int fd = -1;
+
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &n) == 0)
+        return fd;
+    return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+}
+
+void mcd_session_accept(struct mcd_agent *a, int socket)
+{
+    struct ucred cred = {.pid = 0, .uid = (uid_t)-1, .gid = (gid_t)-1};
+    socklen_t n = sizeof(cred);
+    struct mcd_session *s = NULL;
+
+    if (a->nsessions >= a->config.sessions + UNGREETED_MAX) {
+        a->refused++;
+        goto error;
+    }
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &cred, &n) != 0)
+        goto error;
+    s = calloc(1, sizeof(*s));
+    if (s == NULL)
+        goto error;
+    s->agent = a;
+    s->socket = socket;
+    s->pidfd = s->doorbell = s->region_fd = s->region_guard = -1;
+    s->pid = cred.pid;
+    s->uid = cred.uid;
+    s->gid = cred.gid;
+    s->tenant = cred.uid;
+    s->id = ++a->next_session;
+    s->incarnation = mcd_incarnation();
+    s->salt = (uint32_t)s->incarnation;
+    s->since = mcd_now_ns();
+    s->segment = mcd_segment_create(s, s->incarnation, s->tenant, mcd_incarnation());
+    if (s->segment == NULL)
+        goto error;
+    if (mcd_control_watch(a, socket, MCD_SOURCE_SESSION, s) != 0)
+        goto error;
+    s->pidfd = open_pidfd(socket, cred.pid);
+    if (s->pidfd >= 0)
+        mcd_control_watch(a, s->pidfd, MCD_SOURCE_SESSION, s);
+    s->next = a->sessions;
+    if (s->next != NULL)
+        s->next->prev = s;
+    a->sessions = s;
+    a->nsessions++;
+    a->accepted++;
+    return;
+
+error:
+    if (s != NULL && s->segment != NULL)
+        mcd_segment_put(s->segment);
+    free(s);
+    close(socket);
+}
+
+/* ---- mail ------------------------------------------------------------------------ */
+
+/* While an operation runs the session's socket is not read: only its hang-up counts. */
+static void listen_to(struct mcd_session *s, bool requests)
+{
+    struct epoll_event ev = {.events = EPOLLRDHUP};
+
+    if (requests)
+        ev.events |= EPOLLIN;
+    ev.data.u64 = (uint64_t)(uintptr_t)s | MCD_SOURCE_SESSION;
+    epoll_ctl(s->agent->epoll_fd, EPOLL_CTL_MOD, s->socket, &ev);
+}
+
+void mcd_session_reply(struct mcd_session *s, struct mcs_msg *m, size_t body_size, const int *fds,
+                       unsigned nfds)
+{
+    if (s->ending)
+        return;
+    m->h.type = s->request_type;
+    m->h.id = s->request_id;
+    if (mcs_msg_send(s->socket, m, body_size, fds, nfds) != 0)
+        mcd_session_end(s, "does not take its replies");
+}
+
+void mcd_session_refuse(struct mcd_session *s, uint32_t status, const char *format, ...)
+{
+    struct mcs_msg m;
+    va_list ap;
+
+    memset(&m, 0, sizeof(m.h) + sizeof(m.b.error));
+    m.h.status = status;
+    va_start(ap, format);
+    vsnprintf(m.b.error.text, sizeof(m.b.error.text), format, ap);
+    va_end(ap);
+    if (status <= MCS_INTERNAL)
+        s->agent->refusals[status]++;
+    mcd_debug("session %u: refused: %s", s->id, m.b.error.text);
+    mcd_session_reply(s, &m, sizeof(m.b.error), NULL, 0);
+}
+
+/* Reads until the socket is empty, an operation begins or the session's turn is over. */
+void mcd_session_readable(struct mcd_session *s)
+{
+    struct mcs_msg m;
+    int fds[MCS_MSG_FDS_MAX];
+    unsigned nfds;
+    int res;
+
+    for (int i = 0; i < MESSAGES_A_TURN && !s->ending && !s->op.active; i++) {
+        res = mcs_msg_recv(s->socket, &m, fds, &nfds);
+        if (res == -EAGAIN || res == -EINTR)
+            break;
+        if (res == -EPIPE) {
+            mcd_session_end(s, NULL);
+        } else if (res == -EPROTONOSUPPORT) {
+            s->agent->version_errors++;
+            s->request_type = m.h.type;
+            s->request_id = m.h.id;
+            mcd_session_refuse(s, MCS_VERSION,
+                               "the client speaks control protocol %u, this agent %u: install "
+                               "libmcshm and mcshmd of one version",
+                               m.h.version, MCS_MSG_VERSION);
+            mcd_session_end(s, "speaks another protocol version");
+        } else if (res != 0) {
+            s->agent->protocol_errors++;
+            mcd_session_end(s, "sent a malformed message");
+        } else {
+            s->requests++;
+            s->agent->requests++;
+            s->request_type = m.h.type;
+            s->request_id = m.h.id;
+            mcd_session_handle(s, &m, fds, nfds);
+        }
+    }
+}
+
+/* ---- operations ------------------------------------------------------------------ */
+
+void mcd_session_defer(struct mcd_session *s, bool (*ready)(struct mcd_session *s),
+                       void (*finish)(struct mcd_session *s))
+{
+    if (!s->op.active)
+        listen_to(s, false);
+    s->op.active = true;
+    s->op.ready = ready;
+    s->op.finish = finish;
+    mcd_grace_begin(&s->op.grace, s->agent->engines, s->agent->nengines);
+}
+
+static void poll_operation(struct mcd_session *s)
+{
+    struct mcd_operation *op = &s->op;
+    void (*finish)(struct mcd_session *) = op->finish;
+
+    if (!mcd_grace_over(&op->grace) || (op->ready != NULL && !op->ready(s)))
+        return;
+    op->finish = NULL;
+    finish(s);
+    if (op->finish != NULL) /* the next stage */
+        return;
+    *op = (struct mcd_operation){.active = false};
+    if (!s->ending)
+        listen_to(s, true);
+}
+
+/* ---- death ----------------------------------------------------------------------- */
+
+void mcd_session_withdraw(struct mcd_session *s, struct mcd_snapshot **old)
+{
+    struct mcd_segment *seg = s->segment;
+
+    if (seg->named) {
+        if (seg->prev != NULL)
+            seg->prev->next = seg->next;
+        else
+            s->agent->segments = seg->next;
+        if (seg->next != NULL)
+            seg->next->prev = seg->prev;
+        seg->prev = seg->next = NULL;
+        seg->named = false;
+    }
+    mcd_segment_clear(seg, old);
+}
+
+void mcd_session_end(struct mcd_session *s, const char *why)
+{
+    if (s->ending)
+        return;
+    s->ending = true;
+    s->stage = MCD_LIVING;
+    s->since = mcd_now_ns();
+    if (why != NULL)
+        mcd_log_limited(MCD_LOG_WARNING, "session %u (%s, pid %d, uid %u): ended: %s", s->id,
+                        s->name[0] != '\0' ? s->name : "no name", (int)s->pid, s->uid, why);
+    mcd_control_unwatch(s->agent, s->socket);
+    shutdown(s->socket, SHUT_RDWR); /* whoever still holds the other end sees it */
+    if (s->pidfd >= 0)
+        mcd_control_unwatch(s->agent, s->pidfd);
+    s->agent->ended++;
+}
+
+static void unwatch_doorbell(struct mcd_session *s)
+{
+    for (unsigned i = 0; i < s->agent->nengines; i++)
+        if ((s->watched >> i & 1) != 0)
+            mcd_engine_unwatch(s->agent->engines[i], s->doorbell);
+    s->watched = 0;
+}
+
+void mcd_session_free_queue(struct mcd_session *s, struct mcd_queue *q)
+{
+    struct mcd_queue **link = &s->queues;
+
+    while (*link != NULL && *link != q)
+        link = &(*link)->next;
+    if (*link == q) {
+        *link = q->next;
+        s->nqueues--;
+    }
+    if (q->shm.doorbell != NULL) {
+        s->agent->caller_tasks += mcs_load_relaxed(&q->shm.doorbell->caller_tasks);
+        s->agent->caller_bytes += mcs_load_relaxed(&q->shm.doorbell->caller_bytes);
+        s->agent->staged_tasks += mcs_load_relaxed(&q->shm.doorbell->staged_tasks);
+        s->agent->staged_bytes += mcs_load_relaxed(&q->shm.doorbell->staged_bytes);
+    }
+    mcd_queue_fini(q);
+    if (q->guard >= 0)
+        mcd_fault_remove(q->guard);
+    if (q->shm.header != NULL)
+        mcs_region_unmap(q->shm.header, q->shm.total_size);
+    if (q->fd >= 0)
+        close(q->fd);
+    free(q);
+}
+
+/* Takes everything out of the engines' reach. */
+static void begin_leaving(struct mcd_session *s)
+{
+    mcd_session_withdraw(s, &s->op.old);
+    mcs_store_release(&s->segment->owner, NULL); /* partner: deliver() in task.c */
+    for (struct mcd_queue *q = s->queues; q != NULL; q = q->next) {
+        q->leave = (struct mcd_command){.kind = MCD_COMMAND_REMOVE, .queue = q};
+        mcd_engine_command(q->engine, &q->leave);
+    }
+    s->stage = MCD_LEAVING;
+}
+
+static bool queues_left(const struct mcd_session *s)
+{
+    for (const struct mcd_queue *q = s->queues; q != NULL; q = q->next)
+        if (mcs_load_acquire(&q->leave.done) == 0) /* partner: run_commands() in engine.c */
+            return true;
+    return false;
+}
+
+static void free_session(struct mcd_session *s)
+{
+    struct mcd_agent *a = s->agent;
+
+    unwatch_doorbell(s);
+    free(s->op.old);
+    while (s->queues != NULL)
+        mcd_session_free_queue(s, s->queues);
+    while (s->grants != NULL) {
+        struct mcd_grant *g = s->grants;
+
+        s->grants = g->next;
+        mcd_extent_put(&a->pool, g->extent);
+        free(g);
+    }
+    for (uint32_t i = 0; i < MCD_TABLE_SIZE; i++) {
+        if (s->extents[i] != NULL) {
+            s->extents[i]->owner = NULL;
+            mcd_extent_put(&a->pool, s->extents[i]);
+        }
+        if (s->opens[i] != NULL) {
+            mcd_segment_put(s->opens[i]->segment);
+            free(s->opens[i]);
+        }
+    }
+    mcd_segment_put(s->segment);
+    if (s->region.header != NULL) {
+        mcd_fault_remove(s->region_guard);
+        mcs_region_unmap(s->region.header, s->region.total_size);
+        close(s->region_fd);
+    }
+    if (s->doorbell >= 0)
+        close(s->doorbell);
+    if (s->pidfd >= 0)
+        close(s->pidfd);
+    close(s->socket);
+    if (s->prev != NULL)
+        s->prev->next = s->next;
+    else
+        a->sessions = s->next;
+    if (s->next != NULL)
+        s->next->prev = s->prev;
+    a->nsessions--;
+    mcd_debug("session %u: gone", s->id);
+    free(s);
+}
+
+/* One step of a session's end. True while it is not over. */
+static bool poll_ending(struct mcd_session *s)
+{
+    if (s->stage == MCD_LIVING) {
+        if (s->op.active)
+            return true; /* its last request is still being worked off */
+        begin_leaving(s);
+    }
+    if (s->stage == MCD_LEAVING) {
+        if (queues_left(s))
+            return true;
+        /* engines that serve others may still look at its memory: until the grace is over */
+        mcd_grace_begin(&s->op.grace, s->agent->engines, s->agent->nengines);
+        s->stage = MCD_FADING;
+    }
+    if (!mcd_grace_over(&s->op.grace))
+        return true;
+    free_session(s);
+    return false;
+}
+
+/* Why must this session end? NULL when it need not. */
+static const char *complaint(struct mcd_session *s, uint64_t now)
+{
+    if (!s->greeted)
+        return now - s->since > HELLO_NS ? "did not greet in 5 s" : NULL;
+    if (mcs_load_acquire(&s->inbox_error) != 0) /* partner: deliver() in task.c */
+        return "its inbox words are impossible";
+    for (const struct mcd_queue *q = s->queues; q != NULL; q = q->next) {
+        if (mcs_load_acquire(&q->error) != 0) /* partner: break_queue() in task.c */
+            return "broke the protocol of its queue";
+        if (mcd_fault_happened(q->guard))
+            return "took its queue's memory away";
+    }
+    if (s->region_guard >= 0 && mcd_fault_happened(s->region_guard))
+        return "took its session's memory away";
+    for (uint32_t i = 0; s->nextents != 0 && i < MCD_TABLE_SIZE; i++)
+        if (s->extents[i] != NULL && mcd_fault_happened(s->extents[i]->guard))
+            return "took memory of an extent away";
+    return NULL;
+}
+
+bool mcd_sessions_poll(struct mcd_agent *a)
+{
+    uint64_t now = mcd_now_ns();
+    struct mcd_session *next;
+    bool waiting = false;
+
+    for (struct mcd_session *s = a->sessions; s != NULL; s = next) {
+        next = s->next;
+        if (!s->ending && a->look) {
+            const char *why = complaint(s, now);
+
+            if (why != NULL) {
+                a->fault_ends += s->greeted;
+                mcd_session_end(s, why);
+            }
+        }
+        if (s->op.active) {
+            poll_operation(s);
+            waiting |= s->op.active;
+        }
+        if (s->ending)
+            waiting |= poll_ending(s);
+    }
+    a->look = false;
+    return waiting;
+}
+
+/* ---- tables ---------------------------------------------------------------------- */
+
+uint32_t mcd_session_handle_new(struct mcd_session *s, void *const *table)
+{
+    for (uint32_t i = 0; i < MCD_TABLE_SIZE; i++) {
+        if (table[i] == NULL) {
+            /* salted, so that a handle of another session or an earlier life misses */
+            s->salt = s->salt * 1664525u + 1013904223u;
+            return ((s->salt | 0x80000000u) & ~(MCD_TABLE_SIZE - 1)) | i;
+        }
+    }
+    return 0;
+}
+
+struct mcd_extent *mcd_session_extent(struct mcd_session *s, uint32_t handle)
+{
+    struct mcd_extent *e = s->extents[MCD_HANDLE_INDEX(handle)];
+
+    return e != NULL && e->handle == handle ? e : NULL;
+}
+
+struct mcd_open *mcd_session_open(struct mcd_session *s, uint32_t handle)
+{
+    struct mcd_open *o = s->opens[MCD_HANDLE_INDEX(handle)];
+
+    return o != NULL && o->handle == handle ? o : NULL;
+}

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A session: one client's connection.  Everything the client has hangs on it, and its end,
+ * by whatever cause, is one path: mcd_session_end().
+ */
+#ifndef MCD_SESSION_H
+#define MCD_SESSION_H
+
+#include <sys/types.h>
+
+#include "engine.h"
+#include "shm/inbox.h"
+#include "shm/message.h"
+#include "worker.h"
+
+struct mcd_agent;
+
+/* Handles are index | salt << 12, so that a stale or foreign one is told from a good one. */
+#define MCD_TABLE_SIZE 4096u
+#define MCD_HANDLE_INDEX(h) ((h) & (MCD_TABLE_SIZE - 1))
+
+/* An open segment. Engines read it through the session's table. */
+struct mcd_open {
+    uint32_t handle;
+    struct mcd_segment *segment;
+};
+
+/* A granted mapping of another session's (or its own) extent. Control thread. */
+struct mcd_grant {
+    uint32_t handle;
+    bool writable;
+    struct mcd_extent *extent;
+    struct mcd_session *session;
+    struct mcd_grant *next; /* of the session */
+};
+
+/* A control request that cannot be answered at once; a session has one at most. */
+struct mcd_operation {
+    bool active;
+    bool (*ready)(struct mcd_session *s);  /* control thread, polled; NULL: the grace period */
+    void (*finish)(struct mcd_session *s); /* replies, or goes on to the next stage */
+    struct mcd_grace grace;
+    uint64_t deadline; /* ns of CLOCK_MONOTONIC; for copies in callers' threads */
+    bool late;         /* it has passed */
+    /* what the stages need */
+    struct mcd_snapshot *old;  /* to be freed after the grace period */
+    struct mcd_extent *extent; /* whose reach is being taken away, or which is to be freed */
+    uint64_t offset, length;
+    bool last; /* the extent goes too */
+    struct mcd_open *open;
+    struct mcd_queue *queue;
+    struct mcd_command command;
+    struct mcd_job job;
+    bool job_done;
+    struct mcd_extent_job making;
+};
+
+struct mcd_session {
+    /* for engines */
+    struct mcd_extent *extents[MCD_TABLE_SIZE]; /* acquire / release */
+    struct mcd_open *opens[MCD_TABLE_SIZE];     /* acquire / release */
+    uint64_t incarnation;
+    struct mcs_session_region region;
+    uint64_t inbox_head;
+    uint32_t inbox_lock; /* engines only: they may deliver to one inbox at the same time */
+    uint32_t inbox_error;
+
+    /* control thread only */
+    struct mcd_agent *agent;
+    struct mcd_session *prev, *next;
+    uint32_t id, salt;
+    int socket, pidfd, doorbell, region_fd, region_guard;
+    bool greeted, ending;
+    pid_t pid;
+    uid_t uid;
+    gid_t gid;
+    uint64_t tenant;
+    char name[MCS_NAME_MAX];
+    struct mcd_segment *segment; /* its own */
+    struct mcd_queue *queues;
+    uint32_t nqueues, next_queue, nextents, nopens, ngrants, next_grant;
+    struct mcd_grant *grants;
+    uint64_t memory;   /* bytes of its extents and mappings */
+    uint64_t requests; /* control messages */
+    uint64_t watched;  /* engines that watch its doorbell, by bit */
+    struct mcd_operation op;
+    uint16_t request_type;
+    uint32_t request_id;
+    uint64_t since;          /* ns of CLOCK_MONOTONIC: connected, or began to end */
+    uint64_t grants_version; /* what region.words->grants_version should say */
+    enum { MCD_LIVING, MCD_LEAVING, MCD_FADING } stage; /* queues leave engines, then grace */
+};
+
+/* Takes a fresh connection over. */
+void mcd_session_accept(struct mcd_agent *a, int socket);
+/* A message, a hang-up or the death of the process. Called from the event loop. */
+void mcd_session_readable(struct mcd_session *s);
+/* Ends the session; idempotent. `why` is logged when it is not NULL. */
+void mcd_session_end(struct mcd_session *s, const char *why);
+/* Drives what waits (operations, endings) and ends sessions that engines or the fault handler
+ * complain of. Returns true while something waits for engines. */
+bool mcd_sessions_poll(struct mcd_agent *a);
+
+/* handlers.c: one request; replies at once or starts an operation. */
+void mcd_session_handle(struct mcd_session *s, struct mcs_msg *m, int *fds, unsigned nfds);
+
+/* Replies. Both end the session when the client does not take its mail. */
+void mcd_session_reply(struct mcd_session *s, struct mcs_msg *m, size_t body_size, const int *fds,
+                       unsigned nfds);
+void mcd_session_refuse(struct mcd_session *s, uint32_t status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Begins the session's operation, or its next stage, with a grace period from now on. */
+void mcd_session_defer(struct mcd_session *s, bool (*ready)(struct mcd_session *s),
+                       void (*finish)(struct mcd_session *s));
+
+/* A queue's memory and the agent's half of it go; no engine has it any more. */
+void mcd_session_free_queue(struct mcd_session *s, struct mcd_queue *q);
+/* The name and all buffers of the session's segment go; *old is to be freed after grace. */
+void mcd_session_withdraw(struct mcd_session *s, struct mcd_snapshot **old);
+
+/* A free handle of one of the tables: 0 when it is full. */
+uint32_t mcd_session_handle_new(struct mcd_session *s, void *const *table);
+struct mcd_extent *mcd_session_extent(struct mcd_session *s, uint32_t handle);
+struct mcd_open *mcd_session_open(struct mcd_session *s, uint32_t handle);
+
+#endif

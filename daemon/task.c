@@ -1,0 +1,699 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What an engine does for one queue in one turn: take descriptors, check them, move bytes,
+ * fill slots.  A task that fits into the turn's budget runs at once (run_now); the others
+ * are parked and advance by slices (advance).
+ *
+ * Nothing is believed: descriptors, argument heads and pieces are copied, then checked, then
+ * the copy is used, each time they are used.  Pointers are looked up anew in each turn.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "engine.h"
+#include "fault.h"
+#include "log.h"
+#include "session.h"
+
+#define WAKE_TURNS 64u  /* turns between a completion and the look for a sleeping client */
+#define PIECE_COST 256u /* bytes that the handling of a piece counts for in a budget */
+#define CHECK_COST 128u /* the same for only checking it */
+#define GROUP 16u       /* slices posted together */
+
+/* ---- completion ------------------------------------------------------------------ */
+
+struct outcome {
+    uint8_t state;
+    uint8_t path;
+    uint16_t error;
+    uint64_t bytes;
+    uint32_t queue_ns, move_ns, notify_ns;
+};
+
+static uint32_t clip32(uint64_t v)
+{
+    return v > UINT32_MAX ? UINT32_MAX : (uint32_t)v;
+}
+
+static void flush_batches(struct mcd_queue *q)
+{
+    for (uint32_t i = 0; i < q->ndirty; i++) {
+        struct mcd_batch *b = &q->batches[q->dirty[i]];
+
+        b->dirty = false;
+        mcs_batch_publish(&q->shm, q->dirty[i], b->generation, b->ended, b->failed, b->taken,
+                          b->bytes);
+    }
+    q->ndirty = 0;
+}
+
+/* Every task ends here, once. */
+static void end_task(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
+                     const struct outcome *o)
+{
+    struct mcd_batch *b = &q->batches[d->batch];
+    /* Same host: the agent was the only writer, so the target's side is quiet too. */
+    uint32_t state = (uint32_t)o->state | MCS_SLOT_REMOTE_QUIESCED;
+
+    mcs_slot_complete(&q->shm, d->slot, MCS_SLOT_WORD(d->generation, o->error, o->path, state),
+                      o->bytes, o->queue_ns, o->move_ns, o->notify_ns);
+    if (b->generation == d->batch_generation) {
+        b->ended++;
+        b->bytes += o->bytes;
+        b->failed += o->state != MCS_STATE_COMPLETED;
+        if (!b->dirty) {
+            if (q->ndirty == sizeof(q->dirty) / sizeof(q->dirty[0]))
+                flush_batches(q);
+            b->dirty = true;
+            q->dirty[q->ndirty++] = d->batch;
+        }
+    }
+    mcs_count(&q->tasks_ended, 1);
+    mcs_count(&q->bytes_moved, o->bytes);
+    mcs_count(&g->counters.tasks, 1);
+    mcs_count(&g->counters.bytes, o->bytes);
+    mcs_count(&g->counters.states[o->state], 1);
+    if (o->error != MCS_OK)
+        mcs_count(&g->counters.errors[o->error], 1);
+    if (q->wake_due == 0)
+        q->wake_due = g->turn + WAKE_TURNS;
+}
+
+static void refuse(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
+                   uint32_t queue_ns, enum mcs_state state, enum mcs_status error)
+{
+    struct outcome o = {.state = (uint8_t)state, .error = (uint16_t)error, .queue_ns = queue_ns};
+
+    end_task(g, q, d, &o);
+}
+
+void mcd_queue_wake(struct mcd_engine *g, struct mcd_queue *q)
+{
+    uint32_t waiter;
+
+    q->wake_due = 0;
+    waiter = mcs_queue_waiter(&q->shm);
+    if (waiter == MCS_WAIT_NONE || waiter > q->shm.batches)
+        return;
+    syscall(SYS_futex, &q->shm.batch_lines[waiter - 1].word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    mcs_count(&g->counters.futex_wakes, 1);
+}
+
+/* ---- checks ---------------------------------------------------------------------- */
+
+static inline struct mcd_extent *find_extent(const struct mcd_session *s, uint32_t handle)
+{
+    /* partner: the release in handlers.c that fills or clears the entry */
+    struct mcd_extent *e = mcs_load_acquire(&s->extents[MCD_HANDLE_INDEX(handle)]);
+
+    return e != NULL && e->handle == handle ? e : NULL;
+}
+
+static inline struct mcd_segment *find_segment(const struct mcd_session *s, uint32_t handle)
+{
+    struct mcd_open *o = mcs_load_acquire(&s->opens[MCD_HANDLE_INDEX(handle)]); /* likewise */
+
+    return o != NULL && o->handle == handle ? o->segment : NULL;
+}
+
+/* Both ends of one piece, as pointers of the agent. Good for this turn only. */
+static enum mcs_status resolve(const struct mcd_queue *q, const struct mcs_desc *d,
+                               uint64_t local_offset, uint64_t remote_addr, uint64_t length,
+                               struct mct_slice *slice)
+{
+    const struct mcd_extent *e = find_extent(q->session, d->extent);
+    const struct mcd_segment *seg = find_segment(q->session, d->segment);
+    const struct mcd_snapshot *snap;
+    const struct mcd_buffer *b;
+    uint64_t remote_offset;
+
+    if (e == NULL || seg == NULL)
+        return MCS_INVALID_HANDLE;
+    if (local_offset > e->size || length > e->size - local_offset)
+        return MCS_BAD_RANGE;
+    snap = mcs_load_acquire(&seg->snapshot); /* partner: swap() in segment.c */
+    b = mcd_snapshot_find(snap, remote_addr, length);
+    if (b == NULL)
+        return mcs_load_acquire(&seg->owner) == NULL ? MCS_REVOKED : MCS_BAD_RANGE;
+    if ((b->access & (d->op == MCS_OP_READ ? MCS_ACCESS_READ : MCS_ACCESS_WRITE)) == 0)
+        return MCS_ACCESS;
+    remote_offset = b->offset + (remote_addr - b->address);
+    if (b->extent == e && local_offset < remote_offset + length &&
+        remote_offset < local_offset + length)
+        return MCS_OVERLAP;
+    slice->op = (enum mct_op)d->op;
+    slice->length = length;
+    slice->local = e->map + local_offset;
+    slice->remote = b->extent->map + remote_offset;
+    return MCS_OK;
+}
+
+/* Piece `index` of a task: offsets are sums, checked for overflow. */
+static enum mcs_status get_piece(const struct mcd_queue *q, const struct mcd_task *t,
+                                 uint64_t index, uint64_t *local, uint64_t *remote,
+                                 uint64_t *length)
+{
+    const struct mcs_desc *d = &t->desc;
+    struct mcs_piece p;
+
+    switch (d->shape) {
+    case MCS_SHAPE_LIST:
+        /* in bounds: check_args() has compared count with the block's private size */
+        memcpy(&p, q->shm.args + (uint64_t)d->args * MCS_LINE + t->args.pieces + index * sizeof(p),
+               sizeof(p));
+        break;
+    case MCS_SHAPE_STRIDE:
+        if (__builtin_mul_overflow(index, t->args.local_stride, &p.local) ||
+            __builtin_mul_overflow(index, t->args.remote_stride, &p.remote))
+            return MCS_BAD_RANGE;
+        p.length = t->args.block;
+        break;
+    default:
+        p = (struct mcs_piece){.length = d->length};
+        break;
+    }
+    if (p.length == 0)
+        return MCS_INVALID_ARGUMENT;
+    if (__builtin_add_overflow(d->local_offset, p.local, local) ||
+        __builtin_add_overflow(d->remote_addr, p.remote, remote))
+        return MCS_BAD_RANGE;
+    *length = p.length;
+    return MCS_OK;
+}
+
+/* The head of the argument block, in private memory. */
+static enum mcs_status check_args(const struct mcd_queue *q, struct mcd_task *t)
+{
+    const struct mcs_desc *d = &t->desc;
+    struct mcs_args *a = &t->args;
+    uint64_t at = (uint64_t)d->args * MCS_LINE;
+
+    memset(a, 0, sizeof(*a));
+    if (d->shape == MCS_SHAPE_ONE && d->op != MCS_OP_NOTIFY && (d->flags & MCS_DESC_NOTIFY) == 0)
+        return MCS_OK;
+    if (d->args == MCS_ARGS_NONE || at >= q->shm.args_size || sizeof(*a) > q->shm.args_size - at)
+        return MCS_BAD_RANGE;
+    memcpy(a, q->shm.args + at, sizeof(*a));
+    if (a->total < sizeof(*a) || a->total > q->shm.args_size - at)
+        return MCS_BAD_RANGE;
+    if (d->shape != MCS_SHAPE_ONE && a->count == 0)
+        return MCS_INVALID_ARGUMENT;
+    if (d->shape == MCS_SHAPE_LIST &&
+        (a->pieces > a->total || a->count > (a->total - a->pieces) / sizeof(struct mcs_piece)))
+        return MCS_BAD_RANGE;
+    if (d->op == MCS_OP_NOTIFY || (d->flags & MCS_DESC_NOTIFY) != 0) {
+        if (a->name_length > MCS_NOTIFY_NAME_MAX || a->message_length > MCS_NOTIFY_MESSAGE_MAX)
+            return MCS_INVALID_ARGUMENT;
+        if (a->notify > a->total ||
+            (uint64_t)a->name_length + a->message_length > a->total - a->notify)
+            return MCS_BAD_RANGE;
+    }
+    return MCS_OK;
+}
+
+/* ---- parked tasks ---------------------------------------------------------------- */
+
+static void park(struct mcd_queue *q, uint32_t slot)
+{
+    struct mcd_task *t = &q->tasks[slot];
+    unsigned c = t->desc.priority;
+
+    t->active = true;
+    t->class_next = t->age_next = MCD_NO_TASK;
+    t->class_prev = q->class_tail[c];
+    t->age_prev = q->age_tail;
+    if (t->class_prev != MCD_NO_TASK)
+        q->tasks[t->class_prev].class_next = slot;
+    else
+        q->class_head[c] = slot;
+    if (t->age_prev != MCD_NO_TASK)
+        q->tasks[t->age_prev].age_next = slot;
+    else
+        q->age_head = slot;
+    q->class_tail[c] = q->age_tail = slot;
+    q->parked++;
+}
+
+static void unpark(struct mcd_queue *q, uint32_t slot)
+{
+    struct mcd_task *t = &q->tasks[slot];
+    unsigned c = t->desc.priority;
+
+    if (t->class_prev != MCD_NO_TASK)
+        q->tasks[t->class_prev].class_next = t->class_next;
+    else
+        q->class_head[c] = t->class_next;
+    if (t->class_next != MCD_NO_TASK)
+        q->tasks[t->class_next].class_prev = t->class_prev;
+    else
+        q->class_tail[c] = t->class_prev;
+    if (t->age_prev != MCD_NO_TASK)
+        q->tasks[t->age_prev].age_next = t->age_next;
+    else
+        q->age_head = t->age_next;
+    if (t->age_next != MCD_NO_TASK)
+        q->tasks[t->age_next].age_prev = t->age_prev;
+    else
+        q->age_tail = t->age_prev;
+    t->active = false;
+    q->parked--;
+}
+
+static void end_parked(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t,
+                       enum mcs_state state, enum mcs_status error)
+{
+    uint64_t end = t->moved_at != 0 ? t->moved_at : mcs_ticks();
+    struct outcome o = {
+        .state = (uint8_t)state,
+        .error = (uint16_t)error,
+        .path = t->bytes != 0 ? g->local_ops->path : MCS_PATH_NONE,
+        .bytes = t->bytes,
+        .queue_ns = t->queue_ns,
+        .move_ns = t->started != 0 ? clip32(mcd_ticks_to_ns(g, end - t->started)) : 0,
+        .notify_ns = t->moved_at != 0 && t->phase == MCD_DELIVER
+                         ? clip32(mcd_ticks_to_ns(g, mcs_ticks() - t->moved_at))
+                         : 0,
+    };
+
+    unpark(q, t->desc.slot);
+    end_task(g, q, &t->desc, &o);
+}
+
+/* Looks at the pieces before any moves. False: the budget is used up. */
+static bool check_pieces(struct mcd_queue *q, struct mcd_task *t, uint64_t *budget,
+                         enum mcs_status *error)
+{
+    uint64_t n = t->desc.shape == MCS_SHAPE_ONE ? 1 : t->args.count;
+
+    while (t->piece < n) {
+        uint64_t local, remote, length;
+        struct mct_slice slice;
+
+        if (*budget < CHECK_COST)
+            return false;
+        *budget -= CHECK_COST;
+        *error = get_piece(q, t, t->piece, &local, &remote, &length);
+        if (*error == MCS_OK)
+            *error = resolve(q, &t->desc, local, remote, length, &slice);
+        if (*error == MCS_OK && __builtin_add_overflow(t->total, length, &t->total))
+            *error = MCS_BAD_RANGE;
+        if (*error != MCS_OK)
+            return true;
+        t->piece++;
+    }
+    t->piece = 0;
+    return true;
+}
+
+/* The same bytes in one slice where one piece goes on where the last one stopped. */
+static bool joins(const struct mct_slice *last, const struct mct_slice *s)
+{
+    return (uint8_t *)last->local + last->length == (uint8_t *)s->local &&
+           (uint8_t *)last->remote + last->length == (uint8_t *)s->remote;
+}
+
+/* Moves up to *budget bytes. True when the task is through, or *error is set. */
+static bool move_pieces(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t,
+                        uint64_t *budget, enum mcs_status *error)
+{
+    uint64_t n = t->desc.shape == MCS_SHAPE_ONE ? 1 : t->args.count;
+    unsigned long faults = mcd_fault_count();
+
+    while (t->piece < n && *budget != 0) {
+        struct mct_slice slices[GROUP], *posted[GROUP];
+        unsigned k = 0;
+
+        while (t->piece < n && *budget != 0 && k < GROUP) {
+            struct mct_slice *s = &slices[k];
+            uint64_t local, remote, whole, part = 0;
+
+            *error = get_piece(q, t, t->piece, &local, &remote, &whole);
+            /* the client may have made the piece shorter since it was begun */
+            if (*error == MCS_OK && t->piece_done >= whole)
+                *error = MCS_BAD_RANGE;
+            if (*error == MCS_OK) {
+                part = whole - t->piece_done < *budget ? whole - t->piece_done : *budget;
+                *error =
+                    resolve(q, &t->desc, local + t->piece_done, remote + t->piece_done, part, s);
+            }
+            if (*error != MCS_OK)
+                break;
+            s->large = t->total >= g->o.stream_min;
+            t->piece_done += part;
+            if (t->piece_done == whole) {
+                t->piece++;
+                t->piece_done = 0;
+            }
+            if (part < PIECE_COST)
+                part = PIECE_COST;
+            *budget -= part < *budget ? part : *budget;
+            if (k != 0 && joins(&slices[k - 1], s)) {
+                slices[k - 1].length += s->length;
+            } else {
+                posted[k] = s;
+                k++;
+            }
+        }
+        g->local_ops->post(g->local, posted, k);
+        for (unsigned i = 0; i < k; i++)
+            t->bytes += slices[i].length;
+        if (*error != MCS_OK) {
+            /* it was good when it was checked: the buffer went away since */
+            if (*error == MCS_BAD_RANGE || *error == MCS_INVALID_HANDLE)
+                *error = MCS_REVOKED;
+            break;
+        }
+    }
+    if (faults != mcd_fault_count()) {
+        mcs_count(&g->counters.faults, 1);
+        *error = MCS_MEMORY_FAULT;
+    }
+    return *error != MCS_OK || t->piece == n;
+}
+
+/* Puts the task's notification into the inbox of the segment's owner. */
+static int deliver(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t)
+{
+    struct mcd_segment *seg = find_segment(q->session, t->desc.segment);
+    /* partner: the release in session.c when the owner ends; its region outlives this turn */
+    struct mcd_session *owner = seg == NULL ? NULL : mcs_load_acquire(&seg->owner);
+    const uint8_t *text = q->shm.args + (uint64_t)t->desc.args * MCS_LINE + t->args.notify;
+    int res;
+
+    if (owner == NULL)
+        return -ENOTCONN;
+    while (mcs_exchange(&owner->inbox_lock, 1u) != 0) /* other engines hold it for one copy */
+        mcs_pause();
+    res = mcs_inbox_put(&owner->region, &owner->inbox_head, q->session->incarnation, t->bytes, text,
+                        t->args.name_length, text + t->args.name_length, t->args.message_length);
+    mcs_store_release(&owner->inbox_lock, 0u); /* partner: the exchange above */
+    if (res == -EPROTO) {
+        mcs_store_release(&owner->inbox_error, (uint32_t)MCS_PROTOCOL); /* partner: session.c */
+        if (g->o.control_fd >= 0) {
+            uint64_t one = 1;
+
+            if (write(g->o.control_fd, &one, sizeof(one)) < 0) {
+                /* full of unread wake-ups: one is enough */
+            }
+        }
+        return -ENOTCONN;
+    }
+    if (res != 0) {
+        mcs_count(&g->counters.inbox_full, 1);
+        return res;
+    }
+    mcs_count(&g->counters.notifications, 1);
+    if (mcs_inbox_reader_waits(&owner->region)) {
+        syscall(SYS_futex, &owner->region.words->inbox_head, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+        mcs_count(&g->counters.futex_wakes, 1);
+    }
+    return 0;
+}
+
+/* Moves one parked task on. True when something happened. */
+static bool advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t, uint64_t *budget)
+{
+    enum mcs_status error = MCS_OK;
+    bool notify = t->desc.op == MCS_OP_NOTIFY || (t->desc.flags & MCS_DESC_NOTIFY) != 0;
+    bool any = false;
+    int res;
+
+    if (t->cancel || g->now >= t->deadline) {
+        bool late = !t->cancel;
+
+        error = !late ? MCS_CANCELED : t->phase == MCD_DELIVER ? MCS_INBOX_FULL : MCS_TIMEOUT;
+        end_parked(g, q, t, late ? MCS_STATE_TIMEOUT : MCS_STATE_CANCELED, error);
+        return true;
+    }
+    if (t->phase == MCD_CHECK) {
+        bool through = t->desc.op == MCS_OP_NOTIFY || check_pieces(q, t, budget, &error);
+
+        any = true;
+        if (error != MCS_OK) {
+            end_parked(g, q, t, MCS_STATE_INVALID, error);
+            return true;
+        }
+        if (!through)
+            return true;
+        t->started = mcs_ticks();
+        t->phase = t->desc.op == MCS_OP_NOTIFY ? MCD_DELIVER : MCD_MOVE;
+        /* PENDING for who looks; costs nothing beside a task of this size */
+        mcs_slot_complete(
+            &q->shm, t->desc.slot,
+            MCS_SLOT_WORD(t->desc.generation, MCS_OK, g->local_ops->path, MCS_STATE_PENDING), 0,
+            t->queue_ns, 0, 0);
+    }
+    if (t->phase == MCD_MOVE) {
+        if (*budget == 0)
+            return any;
+        any = true;
+        if (!move_pieces(g, q, t, budget, &error))
+            return true;
+        t->moved_at = mcs_ticks();
+        if (error != MCS_OK) {
+            end_parked(g, q, t, MCS_STATE_FAILED, error);
+            return true;
+        }
+        t->phase = MCD_DELIVER;
+    }
+    if (!notify) {
+        end_parked(g, q, t, MCS_STATE_COMPLETED, MCS_OK);
+        return true;
+    }
+    if (t->moved_at == 0)
+        t->moved_at = mcs_ticks();
+    res = deliver(g, q, t);
+    if (res == -EAGAIN)
+        return any; /* the receiver's inbox is full: again next turn, until the deadline */
+    if (res == 0)
+        end_parked(g, q, t, MCS_STATE_COMPLETED, MCS_OK);
+    else
+        end_parked(g, q, t, MCS_STATE_FAILED, MCS_REVOKED);
+    return true;
+}
+
+/*
+ * Serves the classes in strict order.  A task with FENCE starts when it is the oldest of the
+ * queue; until then it holds up the later ones of its class only, so the oldest task can
+ * always run.  A task that waits for a receiver lets the ones behind it pass.
+ */
+static bool run_parked(struct mcd_engine *g, struct mcd_queue *q, uint64_t budget)
+{
+    bool any = false;
+
+    for (unsigned c = 0; c < MCS_CLASS_COUNT; c++) {
+        uint32_t slot = q->class_head[c];
+
+        while (slot != MCD_NO_TASK) {
+            struct mcd_task *t = &q->tasks[slot];
+            uint32_t next = t->class_next;
+
+            if ((t->desc.flags & MCS_DESC_FENCE) != 0 && q->age_head != slot && !t->cancel &&
+                g->now < t->deadline)
+                break;
+            any |= advance(g, q, t, &budget);
+            if (t->active && t->phase != MCD_DELIVER)
+                return true; /* the budget is used up */
+            slot = next;
+        }
+    }
+    return any;
+}
+
+void mcd_queue_cancel_all(struct mcd_engine *g, struct mcd_queue *q)
+{
+    while (q->age_head != MCD_NO_TASK)
+        end_parked(g, q, &q->tasks[q->age_head], MCS_STATE_CANCELED, MCS_CANCELED);
+    flush_batches(q);
+    mcd_queue_wake(g, q);
+}
+
+/* ---- fresh descriptors ----------------------------------------------------------- */
+
+static void break_queue(struct mcd_engine *g, struct mcd_queue *q, const char *what)
+{
+    mcd_log_limited(MCD_LOG_WARNING, "session %u, queue %u: %s, ending the session", q->session->id,
+                    q->id, what);
+    mcs_count(&g->counters.broken, 1);
+    q->broken = true;
+    mcs_store_release(&q->error, (uint32_t)MCS_PROTOCOL); /* partner: mcd_sessions_poll() */
+}
+
+static void cancel(struct mcd_queue *q, const struct mcs_desc *d)
+{
+    if (d->slot < q->shm.slots && q->tasks[d->slot].active &&
+        q->tasks[d->slot].desc.generation == d->generation)
+        q->tasks[d->slot].cancel = true;
+}
+
+static uint64_t age_of(const struct mcd_engine *g, const struct mcs_desc *d)
+{
+    uint32_t age = (uint32_t)(g->now >> g->o.tick_shift) - d->submitted;
+
+    /* a submission after this turn began, or a made-up one */
+    return age > INT32_MAX ? 0 : (uint64_t)age << g->o.tick_shift;
+}
+
+/* May this task run before everything that is parked? */
+static bool may_run_now(const struct mcd_queue *q, const struct mcs_desc *d)
+{
+    if (q->parked == 0)
+        return true;
+    if ((d->flags & MCS_DESC_FENCE) != 0)
+        return false;
+    for (unsigned c = 0; c <= d->priority; c++)
+        if (q->class_head[c] != MCD_NO_TASK)
+            return false;
+    return true;
+}
+
+struct fresh {
+    struct mcs_desc *descs[MCD_BURST];
+    uint32_t queue_ns[MCD_BURST];
+    struct mct_slice slices[MCD_BURST];
+    struct mct_slice *posted[MCD_BURST];
+    unsigned n;
+};
+
+/* Posts what was gathered and fills its slots. */
+static void run_now(struct mcd_engine *g, struct mcd_queue *q, struct fresh *f)
+{
+    unsigned long faults = mcd_fault_count();
+    bool fault;
+    uint32_t move_ns;
+
+    if (f->n == 0)
+        return;
+    g->local_ops->post(g->local, f->posted, f->n);
+    fault = faults != mcd_fault_count();
+    if (fault)
+        mcs_count(&g->counters.faults, 1);
+    /* one stamp for the burst: stage times are as fine as a turn */
+    move_ns = clip32(mcd_ticks_to_ns(g, mcs_ticks() - g->now));
+    for (unsigned i = 0; i < f->n; i++) {
+        struct outcome o = {
+            .state = fault ? MCS_STATE_FAILED : MCS_STATE_COMPLETED,
+            .error = fault ? MCS_MEMORY_FAULT : MCS_OK,
+            .path = g->local_ops->path,
+            .bytes = f->slices[i].length,
+            .queue_ns = f->queue_ns[i],
+            .move_ns = move_ns,
+        };
+
+        end_task(g, q, f->descs[i], &o);
+    }
+    f->n = 0;
+}
+
+static void park_fresh(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
+                       uint64_t age, uint64_t deadline_ticks)
+{
+    struct mcd_task *t = &q->tasks[d->slot];
+    enum mcs_status error;
+
+    *t = (struct mcd_task){
+        .desc = *d,
+        .taken = g->now,
+        .deadline = g->now + (deadline_ticks - age),
+        .queue_ns = clip32(mcd_ticks_to_ns(g, age)),
+        .phase = MCD_CHECK,
+    };
+    error = check_args(q, t);
+    if (error != MCS_OK)
+        refuse(g, q, d, t->queue_ns, MCS_STATE_INVALID, error);
+    else
+        park(q, d->slot);
+}
+
+/* False: the queue is broken. */
+static bool accept(struct mcd_engine *g, struct mcd_queue *q, struct mcs_desc *d, struct fresh *f,
+                   uint64_t *budget)
+{
+    uint64_t age, deadline;
+    struct mcd_batch *b;
+    uint32_t queue_ns;
+    enum mcs_status error;
+
+    if (d->op == MCS_OP_CANCEL) {
+        cancel(q, d);
+        return true;
+    }
+    if (d->slot >= q->shm.slots || d->batch >= q->shm.batches) {
+        break_queue(g, q, "a descriptor names a slot or batch beyond the queue's");
+        return false;
+    }
+    if (q->tasks[d->slot].active) {
+        break_queue(g, q, "a descriptor names a slot that is in use");
+        return false;
+    }
+    b = &q->batches[d->batch];
+    if (b->generation != d->batch_generation)
+        *b = (struct mcd_batch){.generation = d->batch_generation, .dirty = b->dirty};
+    b->taken++;
+    age = age_of(g, d);
+    queue_ns = clip32(mcd_ticks_to_ns(g, age));
+    if ((d->op != MCS_OP_READ && d->op != MCS_OP_WRITE && d->op != MCS_OP_NOTIFY) ||
+        d->shape >= MCS_SHAPE_COUNT || d->priority >= MCS_CLASS_COUNT ||
+        (d->flags & ~MCS_DESC_FLAGS) != 0 ||
+        (d->op != MCS_OP_NOTIFY && d->shape == MCS_SHAPE_ONE && d->length == 0)) {
+        refuse(g, q, d, queue_ns, MCS_STATE_INVALID, MCS_INVALID_ARGUMENT);
+        return true;
+    }
+    deadline = (d->deadline_us != 0 ? d->deadline_us : mcs_load_relaxed(&g->o.deadline_us)) *
+               g->ticks_per_us;
+    if (age >= deadline) {
+        refuse(g, q, d, queue_ns, MCS_STATE_TIMEOUT, MCS_TIMEOUT);
+        return true;
+    }
+    if (d->op == MCS_OP_NOTIFY || d->shape != MCS_SHAPE_ONE || (d->flags & MCS_DESC_NOTIFY) != 0 ||
+        d->length > *budget || !may_run_now(q, d)) {
+        run_now(g, q, f); /* what came before stays before */
+        park_fresh(g, q, d, age, deadline);
+        return true;
+    }
+    error = resolve(q, d, d->local_offset, d->remote_addr, d->length, &f->slices[f->n]);
+    if (error != MCS_OK) {
+        refuse(g, q, d, queue_ns, MCS_STATE_INVALID, error);
+        return true;
+    }
+    __builtin_prefetch(d->op == MCS_OP_WRITE ? f->slices[f->n].local : f->slices[f->n].remote, 0);
+    __builtin_prefetch(d->op == MCS_OP_WRITE ? f->slices[f->n].remote : f->slices[f->n].local, 1);
+    f->slices[f->n].large = d->length >= g->o.stream_min;
+    f->posted[f->n] = &f->slices[f->n];
+    f->descs[f->n] = d;
+    f->queue_ns[f->n] = queue_ns;
+    f->n++;
+    *budget -= d->length;
+    return true;
+}
+
+bool mcd_queue_turn(struct mcd_engine *g, struct mcd_queue *q)
+{
+    struct mcs_desc descs[MCD_BURST];
+    uint64_t budget = g->o.slice;
+    struct fresh fresh;
+    bool any;
+    int n;
+
+    n = mcs_ring_take(&q->consumer, descs, MCD_BURST);
+    if (n == 0 && q->parked == 0)
+        return false;
+    if (n < 0) {
+        break_queue(g, q, "the submission ring claims more than it holds");
+        return true;
+    }
+    fresh.n = 0;
+    for (int i = 0; i < n; i++)
+        if (!accept(g, q, &descs[i], &fresh, &budget))
+            break;
+    run_now(g, q, &fresh);
+    any = n != 0;
+    if (q->parked != 0 && !q->broken)
+        any |= run_parked(g, q, budget);
+    flush_batches(q);
+    return any;
+}

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Control calls: one request and its reply on the agent's socket, one at a time.
+ *
+ * A reply that does not come in time leaves both sides with different ideas of what exists
+ * (was the extent given, or not?), so the connection then ends: it says so to the agent and
+ * makes no further call.
+ */
+#include "internal.h"
+
+#include <linux/futex.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char *const type_names[MCS_MSG_COUNT] = {
+    [MCS_MSG_HELLO] = "HELLO",
+    [MCS_MSG_QUEUE_OPEN] = "QUEUE_OPEN",
+    [MCS_MSG_QUEUE_CLOSE] = "QUEUE_CLOSE",
+    [MCS_MSG_ALLOC] = "ALLOC",
+    [MCS_MSG_FREE] = "FREE",
+    [MCS_MSG_REGISTER] = "REGISTER",
+    [MCS_MSG_UNREGISTER] = "UNREGISTER",
+    [MCS_MSG_PUBLISH] = "PUBLISH",
+    [MCS_MSG_WITHDRAW] = "WITHDRAW",
+    [MCS_MSG_BUFFER_ADD] = "BUFFER_ADD",
+    [MCS_MSG_BUFFER_REMOVE] = "BUFFER_REMOVE",
+    [MCS_MSG_REVOKE] = "REVOKE",
+    [MCS_MSG_SEGMENT_OPEN] = "SEGMENT_OPEN",
+    [MCS_MSG_SEGMENT_CLOSE] = "SEGMENT_CLOSE",
+    [MCS_MSG_DESCRIBE] = "DESCRIBE",
+    [MCS_MSG_MAP] = "MAP",
+    [MCS_MSG_UNMAP] = "UNMAP",
+    [MCS_MSG_QUERY] = "QUERY",
+};
+
+int64_t mcl_now_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+void mcl_futex_wait(const void *word, uint32_t value, int64_t ns)
+{
+    struct timespec ts = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+
+    /* not FUTEX_PRIVATE: the waker is another process. Woken for no reason is fine. */
+    syscall(SYS_futex, word, FUTEX_WAIT, value, &ts, NULL, 0);
+}
+
+bool mcl_hangup(struct mcshm *c)
+{
+    struct pollfd p = {.fd = c->socket, .events = POLLRDHUP};
+
+    if (!mcl_down(c) && poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0)
+        mcs_store_relaxed(&c->down, 1u); /* partner: mcl_down() */
+    return mcl_down(c);
+}
+
+void mcl_close_fds(struct mcl_fds *fds)
+{
+    for (unsigned i = 0; i < fds->n; i++)
+        close(fds->fd[i]);
+    fds->n = 0;
+}
+
+/* Waits until the socket is ready for `events`. 0, -ETIMEDOUT. */
+static int await(struct mcshm *c, short events, int64_t deadline)
+{
+    struct pollfd p = {.fd = c->socket, .events = events};
+
+    for (;;) {
+        int64_t left = deadline - mcl_now_ns();
+        int n;
+
+        if (left <= 0)
+            return -ETIMEDOUT;
+        n = poll(&p, 1, (int)((left + 999999) / 1000000));
+        if (n > 0)
+            return 0;
+        if (n < 0 && errno != EINTR)
+            return -errno;
+    }
+}
+
+static int exchange(struct mcshm *c, struct mcs_msg *m, size_t body, int send_fd,
+                    struct mcl_fds *fds)
+{
+    int64_t deadline = mcl_now_ns() + (int64_t)c->control_timeout_ms * 1000000;
+    int res;
+
+    do {
+        res = mcs_msg_send(c->socket, m, body, &send_fd, send_fd >= 0 ? 1 : 0);
+        if (res == -EAGAIN) {
+            res = await(c, POLLOUT, deadline);
+            if (res == 0)
+                res = -EAGAIN;
+        }
+    } while (res == -EAGAIN);
+    while (res == 0) {
+        res = await(c, POLLIN, deadline);
+        if (res != 0)
+            break;
+        res = mcs_msg_recv(c->socket, m, fds->fd, &fds->n);
+        if (res != -EAGAIN && res != -EINTR)
+            break;
+        res = 0;
+    }
+    return res;
+}
+
+/* Checks a reply before anything in it is used. */
+static int check_reply(const struct mcs_msg *m, uint16_t type, uint32_t id)
+{
+    size_t body = m->h.length - sizeof(m->h);
+
+    if (m->h.type != type || m->h.id != id)
+        return -EPROTO;
+    if (m->h.status != MCS_OK)
+        return body == sizeof(struct mcs_msg_error) ? 0 : -EPROTO;
+    if (type != MCS_MSG_DESCRIBE)
+        return body == mcs_msg_reply_size(type) ? 0 : -EPROTO;
+    if (body < mcs_msg_reply_size(type) || m->b.describe_reply.count > MCS_MSG_DESCRIBE_MAX)
+        return -EPROTO;
+    return body == mcs_msg_reply_size(type) +
+                       m->b.describe_reply.count * sizeof(struct mcs_msg_buffer_info)
+               ? 0
+               : -EPROTO;
+}
+
+/* After this the agent ends the session, and mcl_hangup() sees it do so. */
+static void end_session(struct mcshm *c)
+{
+    c->broken = true;
+    shutdown(c->socket, SHUT_WR);
+}
+
+static mcshm_status transport_error(struct mcshm *c, int res, const char *name)
+{
+    mcshm_status status;
+
+    switch (res) {
+    case -ETIMEDOUT:
+        status = mcl_fail(MCSHM_TIMEOUT,
+                          "no answer to %s within %u ms (control_timeout_ms): the connection ends",
+                          name, c->control_timeout_ms);
+        break;
+    case -EPIPE:
+    case -ECONNRESET:
+    case -ENOTCONN:
+        mcs_store_relaxed(&c->down, 1u); /* partner: mcl_down() */
+        status = mcl_fail(MCSHM_AGENT_DOWN, "the agent ended the session during %s: connect again",
+                          name);
+        break;
+    case -EPROTONOSUPPORT:
+        status = mcl_fail(MCSHM_VERSION_MISMATCH,
+                          "the agent speaks another protocol version than %u: use the libmcshm "
+                          "that came with it",
+                          MCS_MSG_VERSION);
+        break;
+    case -EPROTO:
+        status = mcl_fail(MCSHM_PROTOCOL, "malformed answer to %s: the connection ends", name);
+        break;
+    default:
+        status = mcl_fail(MCSHM_INTERNAL, "%s: %s", name, strerror(-res));
+        break;
+    }
+    end_session(c);
+    return status;
+}
+
+mcshm_status mcl_call(struct mcshm *c, uint16_t type, struct mcs_msg *m, int send_fd,
+                      struct mcl_fds *fds)
+{
+    const char *name = type_names[type];
+    struct mcl_fds none = {.n = 0};
+    struct mcl_fds *got = fds != NULL ? fds : &none;
+    mcshm_status status;
+    int res;
+
+    got->n = 0;
+    if (c->broken || mcl_down(c))
+        return mcl_fail(MCSHM_AGENT_DOWN, "%s: the session has ended, connect again", name);
+    m->h = (struct mcs_msg_header){.type = type, .id = ++c->last_id};
+    res = exchange(c, m, mcs_msg_request_size(type), send_fd, got);
+    if (res == 0) {
+        res = check_reply(m, type, c->last_id);
+        if (res != 0)
+            mcl_close_fds(got);
+    }
+    if (res != 0)
+        return transport_error(c, res, name);
+    if (m->h.status != MCS_OK) {
+        m->b.error.text[sizeof(m->b.error.text) - 1] = '\0';
+        status = m->h.status <= MCS_INTERNAL ? (mcshm_status)m->h.status : MCSHM_INTERNAL;
+        mcl_fail(status, "%s", m->b.error.text[0] != '\0' ? m->b.error.text : name);
+        mcl_close_fds(got);
+        return status;
+    }
+    if (fds == NULL)
+        mcl_close_fds(got);
+    return MCSHM_OK;
+}

@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libmcshm: the client of mcshmd, the agent that moves KV-cache bytes on a host.
+ *
+ * A process connects to its host's agent, takes memory from the agent's pool, publishes
+ * buffers under a segment name, opens the segments of others, and has bytes copied
+ * between them.  Requests go through a ring in shared memory and completions come back
+ * in slots in shared memory: submitting and polling make no system call.
+ *
+ *   mcshm          one connection; its control calls are serialised inside, so any thread
+ *                  may make them; each waits for the agent's answer (control_timeout_ms)
+ *   mcshm_queue    a ring with its slots; used by one thread at a time, which is the
+ *                  caller's to see to; submit, poll, wait, cancel take no lock
+ *   mcshm_batch    requests submitted and tracked together; belongs to one queue
+ *
+ * Every call returns a mcshm_status.  mcshm_last_error() has the sentence behind the
+ * last failed control call.  The library never prints, exits, installs signal handlers,
+ * starts threads or reads the environment; it logs through the caller's callback.
+ *
+ * After fork() the handles belong to the parent; in the child every call returns
+ * MCSHM_FORKED, and the child opens a connection of its own.
+ */
+#ifndef MCSHM_H
+#define MCSHM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MCSHM_VERSION "0.1.0"
+
+#define MCSHM_DEFAULT_SOCKET "/run/mcshm/mcshmd.sock"
+
+typedef enum mcshm_status {
+    MCSHM_OK = 0,
+    MCSHM_INVALID_ARGUMENT = 1, /* a NULL, a zero length, a value out of its range */
+    MCSHM_INVALID_HANDLE = 2,   /* unknown, closed, freed, or another session's */
+    MCSHM_BAD_RANGE = 3,        /* outside one buffer or extent, or across two */
+    MCSHM_ACCESS = 4,           /* the buffer does not grant this */
+    MCSHM_NOT_REGISTERED = 5,   /* local address in no allocation or registration */
+    MCSHM_NO_MEMORY = 6,        /* the pool or the process is out of memory */
+    MCSHM_NO_HUGEPAGES = 7,
+    MCSHM_RING_FULL = 8,  /* nothing was submitted: poll, then retry */
+    MCSHM_NO_SLOTS = 9,   /* nothing was submitted: free finished batches, then retry */
+    MCSHM_ARGS_FULL = 10, /* nothing was submitted: poll, then retry */
+    MCSHM_TOO_MANY_TASKS = 11,
+    MCSHM_NO_BATCHES = 12,
+    MCSHM_BUSY = 13, /* unfinished work still uses it */
+    MCSHM_TIMEOUT = 14,
+    MCSHM_CANCELED = 15,
+    MCSHM_NOT_FOUND = 16,
+    MCSHM_EXISTS = 17,
+    MCSHM_VERSION_MISMATCH = 18,
+    MCSHM_AGENT_DOWN = 19,
+    MCSHM_PERMISSION = 20,
+    MCSHM_NOT_SUPPORTED = 21,
+    MCSHM_BAD_SHM = 22,
+    MCSHM_REVOKED = 23, /* the buffer went away while or before the task ran */
+    MCSHM_OVERLAP = 24,
+    MCSHM_FORKED = 25,
+    MCSHM_INBOX_FULL = 26, /* a receiver let its notifications pile up until the deadline */
+    MCSHM_STRICT = 27,
+    MCSHM_LIMIT = 28,
+    MCSHM_PROTOCOL = 29,
+    MCSHM_MEMORY_FAULT = 30,
+    MCSHM_INTERNAL = 31
+} mcshm_status;
+
+/* States of a task: the values of Mooncake's TransferStatusEnum. */
+typedef enum mcshm_state {
+    MCSHM_STATE_WAITING = 0, /* submitted, not taken yet */
+    MCSHM_STATE_PENDING = 1, /* bytes are moving */
+    MCSHM_STATE_INVALID = 2, /* refused: bad request; nothing moved */
+    MCSHM_STATE_CANCELED = 3,
+    MCSHM_STATE_COMPLETED = 4, /* visible at the destination */
+    MCSHM_STATE_TIMEOUT = 5,   /* the deadline passed */
+    MCSHM_STATE_FAILED = 6
+} mcshm_state;
+
+/* How the bytes of a task went. */
+typedef enum mcshm_path {
+    MCSHM_PATH_NONE = 0,
+    MCSHM_PATH_LOCAL = 1,  /* the agent copied between two extents of this host */
+    MCSHM_PATH_CALLER = 2, /* the library copied in the caller's thread */
+    MCSHM_PATH_STAGED = 3, /* private memory: through pool memory, one copy more */
+    MCSHM_PATH_TCP = 4,
+    MCSHM_PATH_RDMA = 5,
+    MCSHM_PATH_CUDA = 6,
+    MCSHM_PATH_FILE = 7
+} mcshm_path;
+
+typedef enum mcshm_class {
+    MCSHM_CLASS_HIGH = 0,
+    MCSHM_CLASS_NORMAL = 1,
+    MCSHM_CLASS_BACKGROUND = 2
+} mcshm_class;
+
+typedef enum mcshm_opcode {
+    MCSHM_READ = 1, /* remote -> local */
+    MCSHM_WRITE = 2 /* local -> remote */
+} mcshm_opcode;
+
+typedef struct mcshm mcshm;
+typedef struct mcshm_queue mcshm_queue;
+typedef uint64_t mcshm_batch;   /* belongs to the queue it was allocated from */
+typedef uint32_t mcshm_segment; /* handle of an open segment; 0 is never one */
+
+#define MCSHM_INVALID_BATCH UINT64_MAX
+
+/* ---- errors ---------------------------------------------------------------------- */
+
+/* A short text for a status; never NULL, static. Unknown values say so. */
+const char *mcshm_strerror(mcshm_status status);
+/* The word for a state ("COMPLETED") or path ("local"); never NULL, static. */
+const char *mcshm_state_name(mcshm_state state);
+const char *mcshm_path_name(mcshm_path path);
+/* The version of the library, "major.minor.patch"; static. */
+const char *mcshm_version(void);
+
+/*
+ * The sentence behind the last failed control call of the calling thread (value, limit,
+ * remedy); "" when there is none. Valid until the thread's next call. Works with c == NULL
+ * after a failed mcshm_connect().
+ */
+const char *mcshm_last_error(const mcshm *c);
+
+/* ---- connection ------------------------------------------------------------------ */
+
+typedef enum mcshm_log_level {
+    MCSHM_LOG_ERROR = 0,
+    MCSHM_LOG_WARNING = 1,
+    MCSHM_LOG_INFO = 2,
+    MCSHM_LOG_DEBUG = 3
+} mcshm_log_level;
+
+/* May be called from any thread that is inside a call of the library. Must not call back. */
+typedef void (*mcshm_log_fn)(void *context, mcshm_log_level level, const char *text);
+
+typedef struct mcshm_options {
+    size_t size;                 /* sizeof(struct mcshm_options), set by mcshm_options_init() */
+    const char *socket_path;     /* the agent's socket; NULL: MCSHM_DEFAULT_SOCKET */
+    const char *name;            /* shown by `mcshm ls sessions`; NULL: none; at most 255 bytes */
+    uint32_t connect_timeout_ms; /* 1 .. 600,000; default 5,000 */
+    uint32_t control_timeout_ms; /* each control call; 1 .. 600,000; default 30,000 */
+    /* Largest transfer in bytes that may be copied in the caller's thread where the caller
+     * has both sides mapped writable. MCSHM_CALLER_DEFAULT: what the agent suggests;
+     * 0: never. */
+    uint64_t caller_max;
+    bool strict;      /* a slow path (private memory) is an error, not a fallback */
+    mcshm_log_fn log; /* NULL: no log */
+    void *log_context;
+} mcshm_options;
+
+#define MCSHM_CALLER_DEFAULT UINT64_MAX
+
+/* Fills in the defaults. Call it before setting fields. */
+void mcshm_options_init(mcshm_options *o);
+
+/*
+ * Connects to the agent. *out is the caller's, to be closed by mcshm_close(). o may be
+ * NULL. Errors: AGENT_DOWN (no socket, nobody listens), PERMISSION (on the socket),
+ * VERSION_MISMATCH, TIMEOUT, LIMIT (too many sessions), NO_MEMORY.
+ */
+mcshm_status mcshm_connect(const mcshm_options *o, mcshm **out);
+
+/*
+ * Ends the session: unfinished tasks are canceled, queues, memory, segment and grants of
+ * the session are given back, their mappings removed from the process. No other call of
+ * this connection may run or follow. NULL is fine.
+ */
+void mcshm_close(mcshm *c);
+
+typedef struct mcshm_info {
+    uint64_t agent_incarnation;
+    uint64_t session_incarnation;
+    uint64_t tenant;
+    uint64_t page_size;   /* of pool memory, bytes */
+    uint64_t caller_max;  /* in force, bytes */
+    uint64_t tick_hz;     /* rate of the processor's counter as the agent measured it */
+    uint32_t deadline_us; /* the agent's default deadline of a task */
+    bool never_sleeps;    /* the agent's engines never sleep: no doorbell, ever */
+    char agent_version[32];
+} mcshm_info;
+
+mcshm_status mcshm_get_info(mcshm *c, mcshm_info *out);
+
+/* ---- memory ---------------------------------------------------------------------- */
+
+/*
+ * Allocates pool memory, zeroed when the extent is new, mapped into the process.
+ * size: 1 .. the pool's limit, bytes. align: a power of two up to 1 GiB, or 0 for 64.
+ * location: NULL, "cpu" or "cpu:N" (NUMA node N). Freed by mcshm_free() or with the
+ * connection. Errors: NO_MEMORY, NO_HUGEPAGES, LIMIT, NOT_SUPPORTED (location).
+ */
+mcshm_status mcshm_alloc(mcshm *c, size_t size, size_t align, const char *location, void **out);
+
+/* Gives an allocation back: unpublishes what lay in it, returns when nothing can reach it. */
+mcshm_status mcshm_free(mcshm *c, void *address);
+
+/*
+ * Maps and registers a memfd of the caller's that is sealed against shrinking: zero-copy
+ * like pool memory. size bytes from its start, all of which count against the session.
+ * *out is mapped until mcshm_unregister(). The fd stays the caller's. Errors: BAD_SHM.
+ */
+mcshm_status mcshm_register_memfd(mcshm *c, int fd, size_t size, void **out);
+
+/*
+ * Registers private memory (malloc, stack, mmap) as the local side of transfers. It is
+ * staged: the library keeps as much pool memory beside it and copies in the caller's
+ * thread, WRITE at submission and READ when the completion is polled. Such tasks report
+ * MCSHM_PATH_STAGED. It cannot be published. Registering the same range again counts;
+ * another overlap is MCSHM_OVERLAP. With options.strict: MCSHM_STRICT.
+ */
+mcshm_status mcshm_register(mcshm *c, void *address, size_t size);
+
+/*
+ * Undoes one mcshm_register() or mcshm_register_memfd(); address is the start of the
+ * range. Returns when nothing can reach the memory any more; tasks that used it end
+ * FAILED with REVOKED. BUSY: staged tasks are unfinished. NOT_REGISTERED: no such start.
+ */
+mcshm_status mcshm_unregister(mcshm *c, void *address);
+
+/* ---- segments -------------------------------------------------------------------- */
+
+#define MCSHM_SEGMENT_PUBLIC 0x1u /* open to other tenants */
+
+#define MCSHM_ACCESS_READ 0x1u
+#define MCSHM_ACCESS_WRITE 0x2u
+#define MCSHM_ACCESS_MAP_READ 0x4u /* clients of the same tenant may map it read-only */
+/* Clients of the same tenant may map it writable, and libmcshm then copies small pieces in
+ * the caller's thread. Trusts them with the whole extent: see mcshm_revoke(). */
+#define MCSHM_ACCESS_MAP_WRITE 0x8u
+
+/*
+ * Publishes this connection's address space under a name of 1 .. 255 bytes without
+ * control characters. One name per connection. EXISTS: a living session has that name.
+ */
+mcshm_status mcshm_segment_publish(mcshm *c, const char *name, uint32_t flags);
+/* Takes the name and all buffers back; returns when no transfer can reach them. */
+mcshm_status mcshm_segment_withdraw(mcshm *c);
+
+/*
+ * Publishes size bytes at address (inside one allocation or registered memfd) with
+ * MCSHM_ACCESS_* rights. *published: the address others name it by; it equals the
+ * pointer wherever the process could map the extent at its own place. May be called
+ * before or after mcshm_segment_publish(). The same range with the same rights again is
+ * OK and counted; another overlap is OVERLAP.
+ */
+mcshm_status mcshm_buffer_publish(mcshm *c, void *address, size_t size, uint32_t access,
+                                  uint64_t *published);
+/* Undoes one mcshm_buffer_publish() of exactly this range; returns when nothing can land there. */
+mcshm_status mcshm_buffer_withdraw(mcshm *c, void *address, size_t size);
+
+/*
+ * Takes remote access to a range away, whatever was published there (buffers that reach
+ * beyond it keep the rest). Returns when no rail can write there any more: the range may be
+ * reused at once. Tasks under way end FAILED with REVOKED. TIMEOUT: a peer that was given
+ * MAP_WRITE is in the middle of a copy and does not come back; its session was ended, but
+ * only the death of that process takes its mapping away.
+ */
+mcshm_status mcshm_revoke(mcshm *c, void *address, size_t size);
+
+/* Opens a segment by name; NOT_FOUND, ACCESS (another tenant's, not public). */
+mcshm_status mcshm_segment_open(mcshm *c, const char *name, mcshm_segment *out);
+/* Tasks under way on it end FAILED. INVALID_HANDLE when it is not open. */
+mcshm_status mcshm_segment_close(mcshm *c, mcshm_segment segment);
+
+typedef struct mcshm_buffer {
+    uint64_t address; /* in the segment's address space */
+    uint64_t size;    /* bytes */
+    uint32_t access;  /* MCSHM_ACCESS_* */
+    char location[32];
+} mcshm_buffer;
+
+/*
+ * Asks for the segment's buffers, by rising address. *count: in, room in `buffers`; out,
+ * how many there are, which may be more than fit. buffers may be NULL when *count is 0.
+ */
+mcshm_status mcshm_segment_describe(mcshm *c, mcshm_segment segment, mcshm_buffer *buffers,
+                                    size_t *count);
+
+/*
+ * Maps a granted range of an open segment read-only, to be read in place: no bytes move.
+ * Needs MAP_READ and the same tenant. *out is valid until mcshm_unmap() or close; the
+ * owner's death does not take it away. The whole extent counts against this session.
+ */
+mcshm_status mcshm_map(mcshm *c, mcshm_segment segment, uint64_t address, size_t size,
+                       const void **out);
+mcshm_status mcshm_unmap(mcshm *c, const void *mapped);
+
+/* ---- queues and batches ---------------------------------------------------------- */
+
+typedef struct mcshm_queue_options {
+    size_t size;        /* sizeof(struct mcshm_queue_options) */
+    uint32_t depth;     /* descriptors in the ring; power of two 2 .. 65,536; 0: agent's default */
+    uint32_t slots;     /* unfinished and unfreed tasks; 0: default, 4 x depth */
+    uint32_t batches;   /* batches alive; 0: default */
+    uint64_t args_size; /* bytes for lists, strides and notifications; 0: default */
+} mcshm_queue_options;
+
+mcshm_status mcshm_queue_open(mcshm *c, const mcshm_queue_options *o, mcshm_queue **out);
+/* Unfinished tasks are canceled; returns when they are quiet. Before mcshm_close(). */
+mcshm_status mcshm_queue_close(mcshm_queue *q);
+
+#define MCSHM_FENCE 0x1u  /* start after all earlier tasks of the queue have ended */
+#define MCSHM_NOTIFY 0x2u /* then deliver `notify` to the segment's owner */
+
+typedef struct mcshm_notification {
+    const char *name; /* not NUL-terminated when received */
+    size_t name_size; /* at most 256 bytes */
+    const void *message;
+    size_t message_size; /* at most 4,096 bytes */
+} mcshm_notification;
+
+/* One request; zero the struct, then set what matters. */
+typedef struct mcshm_request {
+    mcshm_opcode opcode;
+    uint32_t flags;       /* MCSHM_FENCE, MCSHM_NOTIFY */
+    mcshm_class priority; /* MCSHM_CLASS_HIGH is 0 */
+    uint32_t deadline_us; /* after submission; 0: the agent's default; about 71 min at most */
+    void *local;          /* in an allocation or registration of this connection */
+    mcshm_segment segment;
+    uint64_t remote_address;          /* in the segment's address space */
+    uint64_t length;                  /* bytes, not 0 */
+    uint64_t cookie;                  /* comes back in the status */
+    const mcshm_notification *notify; /* with MCSHM_NOTIFY; copied at submission */
+} mcshm_request;
+
+/* A piece of a list: offsets are added to request.local and request.remote_address. */
+typedef struct mcshm_piece {
+    uint64_t local_offset;
+    uint64_t remote_offset;
+    uint64_t length; /* bytes, not 0 */
+} mcshm_piece;
+
+typedef struct mcshm_stride {
+    uint64_t count;        /* blocks, not 0 */
+    uint64_t block;        /* bytes of each, not 0 */
+    uint64_t local_stride; /* bytes from one to the next */
+    uint64_t remote_stride;
+} mcshm_stride;
+
+/* A batch for up to `tasks` tasks (1 .. the queue's slots). NO_BATCHES when all are in use. */
+mcshm_status mcshm_batch_alloc(mcshm_queue *q, uint32_t tasks, mcshm_batch *out);
+/* Frees a batch whose tasks have all ended; BUSY otherwise. */
+mcshm_status mcshm_batch_free(mcshm_queue *q, mcshm_batch batch);
+
+/*
+ * Submits n requests as the batch's next tasks: all of them, or, with an error, none.
+ * Pure argument errors are told here; what only the agent can know (range, access,
+ * closed segments) ends the task as INVALID or FAILED.
+ * Errors: RING_FULL, NO_SLOTS, ARGS_FULL (retry later), TOO_MANY_TASKS, NOT_REGISTERED,
+ * BAD_RANGE, INVALID_ARGUMENT, INVALID_HANDLE, AGENT_DOWN, STRICT.
+ */
+mcshm_status mcshm_submit(mcshm_queue *q, mcshm_batch batch, const mcshm_request *requests,
+                          size_t n);
+/* One task of many pieces (1 .. what the argument area holds), in one descriptor. request.length
+ * is ignored. All ranges are checked before the first byte moves. Pieces are copied in order. */
+mcshm_status mcshm_submit_list(mcshm_queue *q, mcshm_batch batch, const mcshm_request *request,
+                               const mcshm_piece *pieces, size_t n);
+mcshm_status mcshm_submit_stride(mcshm_queue *q, mcshm_batch batch, const mcshm_request *request,
+                                 const mcshm_stride *stride);
+/* A notification alone, a task like any other; local, remote_address, length are ignored. */
+mcshm_status mcshm_submit_notify(mcshm_queue *q, mcshm_batch batch, const mcshm_request *request);
+
+typedef struct mcshm_batch_status {
+    uint32_t tasks; /* submitted */
+    uint32_t ended;
+    uint32_t failed; /* of the ended: in another state than COMPLETED */
+    uint64_t bytes;  /* moved by the ended tasks */
+} mcshm_batch_status;
+
+/* How far the batch is. Touches one cache line; out may be NULL. OK: all submitted tasks have
+ * ended; BUSY: not yet; AGENT_DOWN: the session was ended, tasks will not end by themselves. */
+mcshm_status mcshm_batch_poll(mcshm_queue *q, mcshm_batch batch, mcshm_batch_status *out);
+
+/* Waits for all submitted tasks to end: spins, then sleeps. timeout_us < 0: for ever.
+ * OK, TIMEOUT (they still run), AGENT_DOWN. */
+mcshm_status mcshm_batch_wait(mcshm_queue *q, mcshm_batch batch, int64_t timeout_us);
+
+typedef struct mcshm_task_status {
+    mcshm_state state;
+    mcshm_status error; /* the cause when state is INVALID, CANCELED, TIMEOUT or FAILED */
+    mcshm_path path;
+    bool remote_quiesced; /* the target's side has confirmed that nothing can land any more */
+    uint64_t bytes;       /* moved so far as reported; exact once ended */
+    uint64_t cookie;
+    uint32_t queue_ns;  /* submission to start */
+    uint32_t move_ns;   /* start to last byte */
+    uint32_t notify_ns; /* last byte to delivery of the notification */
+} mcshm_task_status;
+
+/* Status of task `index` of the batch, in order of submission. Never blocks. OK whenever the
+ * handle and index are good: look at out->state. */
+mcshm_status mcshm_task_poll(mcshm_queue *q, mcshm_batch batch, uint32_t index,
+                             mcshm_task_status *out);
+
+/* Asks for a task to be canceled. Its end still arrives in its slot: CANCELED, or what it had
+ * come to before. OK also when it has ended already. RING_FULL: retry. */
+mcshm_status mcshm_cancel(mcshm_queue *q, mcshm_batch batch, uint32_t index);
+
+/* ---- notifications --------------------------------------------------------------- */
+
+/*
+ * Takes the next notification sent to this connection's segment. *out points into memory
+ * that stays valid until the next mcshm_notify_recv() of any thread: one thread at a time.
+ * timeout_us 0: never blocks; < 0: waits for ever. TIMEOUT: none came.
+ */
+mcshm_status mcshm_notify_recv(mcshm *c, mcshm_notification *out, int64_t timeout_us);
+
+/* ---- statistics ------------------------------------------------------------------ */
+
+typedef struct mcshm_stats { /* of the whole connection, since it began */
+    uint64_t submitted;      /* tasks put into rings */
+    uint64_t caller_tasks;   /* tasks copied in the caller's thread */
+    uint64_t caller_bytes;
+    uint64_t staged_tasks;
+    uint64_t staged_bytes;
+    uint64_t doorbells;     /* system calls made to wake an engine */
+    uint64_t sleeps;        /* waits that went to sleep */
+    uint64_t ring_full;     /* submissions refused for want of ring, slots or arguments */
+    uint64_t notifications; /* received */
+} mcshm_stats;
+
+mcshm_status mcshm_get_stats(mcshm *c, mcshm_stats *out);
+
+typedef enum mcshm_query_what {
+    MCSHM_QUERY_STATUS = 0,
+    MCSHM_QUERY_SEGMENTS = 1, /* with their buffers */
+    MCSHM_QUERY_EXTENTS = 2,
+    MCSHM_QUERY_SESSIONS = 3
+} mcshm_query_what;
+
+/* Asks the agent about itself. *json: one JSON object, NUL-terminated, free() it. A client
+ * sees its own tenant's resources; root and the agent's own user see all. */
+mcshm_status mcshm_query(mcshm *c, mcshm_query_what what, char **json);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

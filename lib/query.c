@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "internal.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#define QUERY_MAX (UINT64_C(1) << 30)
+
+/* Reads `length` bytes from the start of fd; *out is NUL-terminated. */
+static mcshm_status read_text(int fd, uint64_t length, char **out)
+{
+    char *text;
+
+    if (length > QUERY_MAX)
+        return mcl_fail(MCSHM_PROTOCOL, "the agent's answer claims %llu bytes",
+                        (unsigned long long)length);
+    text = malloc(length + 1);
+    if (text == NULL)
+        return mcl_fail(MCSHM_NO_MEMORY, "out of memory for an answer of %llu bytes",
+                        (unsigned long long)length);
+    for (uint64_t at = 0; at < length;) {
+        ssize_t n = pread(fd, text + at, length - at, (off_t)at);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            free(text);
+            return mcl_fail(MCSHM_PROTOCOL, "the agent's answer is shorter than it claims");
+        }
+        at += (uint64_t)n;
+    }
+    text[length] = '\0';
+    *out = text;
+    return MCSHM_OK;
+}
+
+MCSHM_API mcshm_status mcshm_query(mcshm *c, mcshm_query_what what, char **json)
+{
+    struct mcs_msg m = {.b.query.what = (uint32_t)what};
+    struct mcl_fds fds;
+    mcshm_status status = mcl_check(c);
+
+    if (status != MCSHM_OK)
+        return status;
+    if (json == NULL)
+        return mcl_fail(MCSHM_INVALID_ARGUMENT, "mcshm_query: json is NULL");
+    *json = NULL;
+    if ((uint32_t)what >= MCS_QUERY_COUNT)
+        return mcl_fail(MCSHM_INVALID_ARGUMENT, "mcshm_query: what is %u, not 0 .. %u",
+                        (unsigned)what, MCS_QUERY_COUNT - 1);
+    pthread_mutex_lock(&c->mutex);
+    status = mcl_call(c, MCS_MSG_QUERY, &m, -1, &fds);
+    pthread_mutex_unlock(&c->mutex);
+    if (status != MCSHM_OK)
+        return status;
+    if (fds.n == 1)
+        status = read_text(fds.fd[0], m.b.query_reply.length, json);
+    else
+        status =
+            mcl_fail(MCSHM_PROTOCOL, "the agent's answer came with %u descriptors, not 1", fds.n);
+    mcl_close_fds(&fds);
+    return status;
+}

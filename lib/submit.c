@@ -1,0 +1,494 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Submission.  Three steps: prepare (check every request, fill slots' records and
+ * descriptors that nobody looks at yet), push (all descriptors at once), commit (count).
+ * What fails before the push is as if it had not been: only argument chunks go back.
+ */
+#include "internal.h"
+#include "caller.h"
+
+#include <unistd.h>
+
+static_assert(MCSHM_FENCE == MCS_DESC_FENCE && MCSHM_NOTIFY == MCS_DESC_NOTIFY, "public flags");
+
+struct submission {
+    struct mcshm_queue *q;
+    struct mcl_batch *b;
+    uint32_t batch;     /* its index */
+    uint32_t tasks;     /* prepared */
+    uint32_t ring;      /* of them in descriptors */
+    uint32_t staged;    /* of these on private memory */
+    uint32_t submitted; /* time, as descriptors have it */
+    struct mcl_caller caller;
+};
+
+void mcl_doorbell(struct mcshm_queue *q)
+{
+    const uint64_t one = 1;
+
+    if (!mcs_queue_must_wake(&q->shm))
+        return;
+    mcs_count(&q->counters.doorbells, 1); /* relaxed: partner mcshm_get_stats() */
+    /* an eventfd that nobody reads: the write itself is the event, and it cannot fill up */
+    while (write(q->c->doorbell, &one, sizeof(one)) < 0 && errno == EINTR)
+        ;
+}
+
+/* A refusal that the caller is to retry. */
+static mcshm_status full(struct mcshm_queue *q, mcshm_status status)
+{
+    mcs_count(&q->counters.ring_full, 1); /* relaxed: partner mcshm_get_stats() */
+    return status;
+}
+
+static mcshm_status begin(struct submission *s, mcshm_queue *q, mcshm_batch batch, size_t n)
+{
+    mcshm_status status = mcl_check_queue(q);
+
+    if (status != MCSHM_OK)
+        return status;
+    s->q = q;
+    s->b = mcl_batch_get(q, batch);
+    s->batch = (uint32_t)batch;
+    s->tasks = s->ring = s->staged = 0;
+    s->caller = (struct mcl_caller){.state = MCL_CALLER_UNTRIED};
+    if (__builtin_expect(s->b == NULL, 0))
+        return mcl_fail(MCSHM_INVALID_HANDLE, "batch 0x%llx was freed or is of another queue",
+                        (unsigned long long)batch);
+    if (__builtin_expect(mcl_down(q->c), 0))
+        return mcl_fail(MCSHM_AGENT_DOWN, "the agent ended the session: connect again");
+    if (n > s->b->capacity - s->b->tasks)
+        return mcl_fail(MCSHM_TOO_MANY_TASKS, "%zu tasks: the batch has room for %u of %u", n,
+                        s->b->capacity - s->b->tasks, s->b->capacity);
+    if (n > q->shm.depth - 1)
+        return mcl_fail(MCSHM_INVALID_ARGUMENT,
+                        "%zu tasks in one submission: the queue's ring holds %u", n,
+                        q->shm.depth - 1);
+    if (n > q->nfree)
+        return full(q, MCSHM_NO_SLOTS);
+    s->submitted = (uint32_t)(mcs_ticks() >> q->c->tick_shift);
+    return MCSHM_OK;
+}
+
+static mcshm_status check_notification(const mcshm_notification *n)
+{
+    if (n == NULL)
+        return mcl_fail(MCSHM_INVALID_ARGUMENT, "request.notify is NULL");
+    if (n->name_size > MCS_NOTIFY_NAME_MAX || n->message_size > MCS_NOTIFY_MESSAGE_MAX)
+        return mcl_fail(MCSHM_INVALID_ARGUMENT,
+                        "a notification of %zu + %zu bytes: name has at most %u, message %u",
+                        n->name_size, n->message_size, MCS_NOTIFY_NAME_MAX, MCS_NOTIFY_MESSAGE_MAX);
+    if ((n->name == NULL && n->name_size != 0) || (n->message == NULL && n->message_size != 0))
+        return mcl_fail(MCSHM_INVALID_ARGUMENT, "the notification's name or message is NULL");
+    return MCSHM_OK;
+}
+
+static MCL_COLD mcshm_status bad_request(const mcshm_request *r)
+{
+    if ((r->flags & ~(MCSHM_FENCE | MCSHM_NOTIFY)) != 0)
+        return mcl_fail(MCSHM_INVALID_ARGUMENT, "request.flags 0x%x are unknown", r->flags);
+    if ((unsigned)r->priority >= MCS_CLASS_COUNT)
+        return mcl_fail(MCSHM_INVALID_ARGUMENT, "request.priority %u is not 0 .. %u",
+                        (unsigned)r->priority, MCS_CLASS_COUNT - 1);
+    return mcl_fail(MCSHM_INVALID_HANDLE, "request.segment 0 is never open");
+}
+
+/* What all kinds of requests have in common. */
+static mcshm_status check_common(const mcshm_request *r)
+{
+    if (__builtin_expect((r->flags & ~(MCSHM_FENCE | MCSHM_NOTIFY)) != 0 ||
+                             (unsigned)r->priority >= MCS_CLASS_COUNT || r->segment == 0,
+                         0))
+        return bad_request(r);
+    if (__builtin_expect((r->flags & MCSHM_NOTIFY) != 0, 0))
+        return check_notification(r->notify);
+    return MCSHM_OK;
+}
+
+/* Finds the local side: [r->local, r->local + size) must lie in one extent. */
+static mcshm_status find_local(struct mcshm_queue *q, const mcshm_request *r, uint64_t size,
+                               const struct mcl_range **out)
+{
+    const struct mcl_range *range;
+    uint64_t offset;
+
+    if (__builtin_expect(r->opcode != MCSHM_READ && r->opcode != MCSHM_WRITE, 0))
+        return mcl_fail(MCSHM_INVALID_ARGUMENT, "request.opcode %u is neither READ nor WRITE",
+                        (unsigned)r->opcode);
+    if (__builtin_expect(r->local == NULL || size == 0, 0))
+        return mcl_fail(MCSHM_INVALID_ARGUMENT, "request.%s",
+                        size == 0 ? "length is 0" : "local is NULL");
+    range = mcl_queue_range(q, r->local);
+    if (__builtin_expect(range == NULL, 0))
+        return mcl_fail(MCSHM_NOT_REGISTERED,
+                        "%p lies in no allocation or registration of this connection", r->local);
+    offset = (uintptr_t)r->local - range->start;
+    if (__builtin_expect(size > range->size - offset, 0))
+        return mcl_fail(MCSHM_BAD_RANGE, "%llu bytes at %p: there are %llu",
+                        (unsigned long long)size, r->local,
+                        (unsigned long long)(range->size - offset));
+    *out = range;
+    return MCSHM_OK;
+}
+
+/* The record of the next slot. It counts only when committed. */
+static struct mcl_task *next_task(struct submission *s, const mcshm_request *r, uint64_t length,
+                                  uint32_t *slot)
+{
+    struct mcshm_queue *q = s->q;
+    struct mcl_task *t;
+
+    *slot = q->free_slots[q->nfree - 1 - s->tasks];
+    t = &q->tasks[*slot];
+    if (__builtin_expect(++t->generation == 0, 0))
+        t->generation = 1;
+    t->flags = 0;
+    t->cookie = r->cookie;
+    t->length = length;
+    t->args = MCS_ARGS_NONE;
+    s->b->slots[s->b->tasks + s->tasks] = *slot;
+    s->tasks++;
+    return t;
+}
+
+static struct mcs_desc *next_desc(struct submission *s, const mcshm_request *r,
+                                  const struct mcl_task *t, uint32_t slot, uint8_t op)
+{
+    struct mcs_desc *d = &s->q->descs[s->ring++];
+
+    *d = (struct mcs_desc){
+        .op = op,
+        .flags = (uint8_t)(r->flags | (s->q->c->strict ? MCS_DESC_STRICT : 0)),
+        .priority = (uint8_t)r->priority,
+        .slot = slot,
+        .generation = t->generation,
+        .batch = s->batch,
+        .batch_generation = s->b->generation,
+        .segment = r->segment,
+        .submitted = s->submitted,
+        .remote_addr = r->remote_address,
+        .length = t->length,
+        .args = MCS_ARGS_NONE,
+        .deadline_us = r->deadline_us,
+    };
+    return d;
+}
+
+/* Takes back argument chunks of tasks that have ended, oldest first. False: none. */
+static bool sweep_args(struct mcshm_queue *q)
+{
+    uint32_t at, slot;
+    bool any = false;
+
+    while ((slot = mcl_args_oldest(&q->args, &at)) != MCL_ARGS_NO_OWNER) {
+        /* a staged task still needs its pieces; its batch will be polled */
+        if ((q->tasks[slot].flags & MCL_TASK_OPEN) != 0 || mcl_task_end(q, slot) == 0)
+            break;
+        mcl_args_free(&q->args, at);
+        q->tasks[slot].args = MCS_ARGS_NONE;
+        any = true;
+    }
+    return any;
+}
+
+/* Takes an argument block for the task with room for n pieces and the notification. */
+static mcshm_status take_args(struct submission *s, const mcshm_request *r, size_t n, bool notify,
+                              uint32_t slot, struct mcs_desc *d, struct mcs_args **out)
+{
+    struct mcshm_queue *q = s->q;
+    struct mcl_task *t = &q->tasks[slot];
+    uint64_t size = sizeof(struct mcs_args), pieces = size;
+    const mcshm_notification *note = notify ? r->notify : NULL;
+    struct mcs_args *a;
+    uint32_t at;
+
+    if (n > q->shm.args_size / sizeof(struct mcs_piece))
+        return mcl_fail(MCSHM_INVALID_ARGUMENT,
+                        "%zu pieces need more than the %llu bytes of the queue's argument area", n,
+                        (unsigned long long)q->shm.args_size);
+    size += n * sizeof(struct mcs_piece);
+    if (note != NULL)
+        size += note->name_size + note->message_size;
+    if (size > q->shm.args_size)
+        return mcl_fail(MCSHM_INVALID_ARGUMENT,
+                        "%zu pieces and the notification need %llu bytes: the queue's argument "
+                        "area has %llu",
+                        n, (unsigned long long)size, (unsigned long long)q->shm.args_size);
+    while (!mcl_args_take(&q->args, (uint32_t)((size + MCS_LINE - 1) / MCS_LINE), slot, &at)) {
+        if (!sweep_args(q))
+            return full(q, MCSHM_ARGS_FULL);
+    }
+    t->args = d->args = at;
+    a = (struct mcs_args *)(q->shm.args + (uint64_t)at * MCS_LINE);
+    *a = (struct mcs_args){.total = size, .pieces = (uint32_t)pieces};
+    if (note != NULL) {
+        a->notify = (uint32_t)(pieces + n * sizeof(struct mcs_piece));
+        a->name_length = (uint32_t)note->name_size;
+        a->message_length = (uint32_t)note->message_size;
+        if (note->name_size != 0)
+            memcpy((uint8_t *)a + a->notify, note->name, note->name_size);
+        if (note->message_size != 0)
+            memcpy((uint8_t *)a + a->notify + note->name_size, note->message, note->message_size);
+    }
+    *out = a;
+    return MCSHM_OK;
+}
+
+static mcshm_status set_local(struct submission *s, const mcshm_request *r,
+                              const struct mcl_range *range, uint32_t slot, struct mcs_desc *d)
+{
+    d->extent = range->extent;
+    d->local_offset = range->offset + ((uintptr_t)r->local - range->start);
+    if (__builtin_expect(range->staged == NULL, 1))
+        return MCSHM_OK;
+    s->staged++;
+    s->q->tasks[slot].flags = MCL_TASK_STAGED;
+    return mcl_stage_prepare(s->q, slot, d, range->staged, r->local);
+}
+
+static mcshm_status prepare_one(struct submission *s, const mcshm_request *r)
+{
+    const struct mcl_range *range;
+    struct mcl_task *t;
+    struct mcs_desc *d;
+    struct mcs_args *a;
+    uint32_t slot;
+    mcshm_status status = check_common(r);
+
+    if (status == MCSHM_OK)
+        status = find_local(s->q, r, r->length, &range);
+    if (status != MCSHM_OK)
+        return status;
+    t = next_task(s, r, r->length, &slot);
+    if (r->length <= s->q->caller_max &&
+        mcl_caller_take(&s->caller, s->q, r, range, r->length, r->length, r->length)) {
+        mcl_caller_add(&s->caller, s->q, r, slot);
+        return MCSHM_OK;
+    }
+    d = next_desc(s, r, t, slot, (uint8_t)r->opcode);
+    if (__builtin_expect((r->flags & MCSHM_NOTIFY) != 0, 0)) {
+        status = take_args(s, r, 0, true, slot, d, &a);
+        if (status != MCSHM_OK)
+            return status;
+    }
+    return set_local(s, r, range, slot, d);
+}
+
+/* The batch's counters, the slots and the rest are as they were; chunks of arguments go back,
+ * newest first, as if they had never been taken. */
+static mcshm_status undo(struct submission *s, mcshm_status status)
+{
+    struct mcshm_queue *q = s->q;
+
+    mcl_caller_end(&s->caller, q);
+    for (uint32_t i = s->tasks; i-- > 0;) {
+        struct mcl_task *t = &q->tasks[s->b->slots[s->b->tasks + i]];
+
+        if ((t->flags & MCL_TASK_CALLER) == 0 && t->args != MCS_ARGS_NONE)
+            mcl_args_free(&q->args, t->args);
+        t->args = MCS_ARGS_NONE;
+        t->flags = 0;
+    }
+    return status;
+}
+
+/* Pushes what is prepared and counts it. The caller's own copies are made after the push:
+ * only then can nothing fail any more. */
+static mcshm_status finish(struct submission *s, const struct mcl_shape *shape)
+{
+    struct mcshm_queue *q = s->q;
+    struct mcl_batch *b = s->b;
+
+    if (__builtin_expect(s->staged != 0, 0)) {
+        if (s->ring > mcs_ring_room(q->shm.ring))
+            return undo(s, full(q, MCSHM_RING_FULL));
+        for (uint32_t i = 0; i < s->tasks; i++) {
+            uint32_t slot = b->slots[b->tasks + i];
+
+            if ((q->tasks[slot].flags & MCL_TASK_STAGED) != 0)
+                mcl_stage_begin(q, slot);
+        }
+        b->staged += s->staged;
+    }
+    if (s->ring != 0 && !mcs_ring_push(q->shm.ring, q->descs, s->ring))
+        return undo(s, full(q, MCSHM_RING_FULL));
+    if (s->ring != 0)
+        mcl_doorbell(q);
+    if (s->caller.copies != 0) {
+        b->caller_bytes += mcl_caller_copy(&s->caller, q, shape);
+        b->caller_tasks += s->caller.copies;
+    }
+    mcl_caller_end(&s->caller, q);
+    q->nfree -= s->tasks;
+    b->tasks += s->tasks;
+    if (s->ring != 0)
+        mcs_count(&q->counters.submitted, s->ring); /* relaxed: partner mcshm_get_stats() */
+    return MCSHM_OK;
+}
+
+MCSHM_API mcshm_status mcshm_submit(mcshm_queue *q, mcshm_batch batch,
+                                    const mcshm_request *requests, size_t n)
+{
+    struct submission s;
+    mcshm_status status = begin(&s, q, batch, n);
+
+    if (status != MCSHM_OK)
+        return status;
+    if (requests == NULL || n == 0)
+        return mcl_fail(MCSHM_INVALID_ARGUMENT, "mcshm_submit: %s",
+                        n == 0 ? "n is 0" : "requests is NULL");
+    for (size_t i = 0; i < n; i++) {
+        status = prepare_one(&s, &requests[i]);
+        if (__builtin_expect(status != MCSHM_OK, 0))
+            return undo(&s, status);
+    }
+    return finish(&s, NULL);
+}
+
+/* Bytes of all pieces, and how far both sides reach from their bases. */
+static mcshm_status measure_list(const mcshm_piece *pieces, size_t n, uint64_t *total,
+                                 uint64_t *local_span, uint64_t *remote_span)
+{
+    *total = *local_span = *remote_span = 0;
+    for (size_t i = 0; i < n; i++) {
+        const mcshm_piece *p = &pieces[i];
+        uint64_t local, remote;
+
+        if (p->length == 0)
+            return mcl_fail(MCSHM_INVALID_ARGUMENT, "piece %zu has length 0", i);
+        if (__builtin_add_overflow(p->local_offset, p->length, &local) ||
+            __builtin_add_overflow(p->remote_offset, p->length, &remote) ||
+            __builtin_add_overflow(*total, p->length, total))
+            return mcl_fail(MCSHM_BAD_RANGE, "piece %zu reaches beyond 2^64", i);
+        if (local > *local_span)
+            *local_span = local;
+        if (remote > *remote_span)
+            *remote_span = remote;
+    }
+    return MCSHM_OK;
+}
+
+MCSHM_API mcshm_status mcshm_submit_list(mcshm_queue *q, mcshm_batch batch, const mcshm_request *r,
+                                         const mcshm_piece *pieces, size_t n)
+{
+    struct mcl_shape shape = {.pieces = pieces, .count = n};
+    uint64_t total, local_span, remote_span;
+    const struct mcl_range *range;
+    struct submission s;
+    struct mcl_task *t;
+    struct mcs_desc *d;
+    struct mcs_args *a;
+    uint32_t slot;
+    mcshm_status status = begin(&s, q, batch, 1);
+
+    if (status != MCSHM_OK)
+        return status;
+    if (r == NULL || pieces == NULL || n == 0)
+        return mcl_fail(MCSHM_INVALID_ARGUMENT, "mcshm_submit_list: %s",
+                        n == 0 ? "n is 0" : "request or pieces is NULL");
+    status = check_common(r);
+    if (status == MCSHM_OK)
+        status = measure_list(pieces, n, &total, &local_span, &remote_span);
+    if (status == MCSHM_OK)
+        status = find_local(q, r, local_span, &range);
+    if (status != MCSHM_OK)
+        return status;
+    t = next_task(&s, r, total, &slot);
+    if (total <= q->caller_max &&
+        mcl_caller_take(&s.caller, q, r, range, total, local_span, remote_span)) {
+        mcl_caller_add(&s.caller, q, r, slot);
+        return finish(&s, &shape);
+    }
+    d = next_desc(&s, r, t, slot, (uint8_t)r->opcode);
+    d->shape = MCS_SHAPE_LIST;
+    status = take_args(&s, r, n, (r->flags & MCSHM_NOTIFY) != 0, slot, d, &a);
+    if (status != MCSHM_OK)
+        return undo(&s, status);
+    a->count = n;
+    memcpy((uint8_t *)a + a->pieces, pieces, n * sizeof(*pieces));
+    status = set_local(&s, r, range, slot, d);
+    return status == MCSHM_OK ? finish(&s, NULL) : undo(&s, status);
+}
+
+/* (count - 1) * stride + block, or an overflow. */
+static bool stride_span(const mcshm_stride *st, uint64_t stride, uint64_t *out)
+{
+    return !__builtin_mul_overflow(st->count - 1, stride, out) &&
+           !__builtin_add_overflow(*out, st->block, out);
+}
+
+MCSHM_API mcshm_status mcshm_submit_stride(mcshm_queue *q, mcshm_batch batch,
+                                           const mcshm_request *r, const mcshm_stride *st)
+{
+    struct mcl_shape shape = {.stride = st};
+    uint64_t total, local_span, remote_span;
+    const struct mcl_range *range;
+    struct submission s;
+    struct mcl_task *t;
+    struct mcs_desc *d;
+    struct mcs_args *a;
+    uint32_t slot;
+    mcshm_status status = begin(&s, q, batch, 1);
+
+    if (status != MCSHM_OK)
+        return status;
+    if (r == NULL || st == NULL)
+        return mcl_fail(MCSHM_INVALID_ARGUMENT, "mcshm_submit_stride: request or stride is NULL");
+    if (st->count == 0 || st->block == 0)
+        return mcl_fail(MCSHM_INVALID_ARGUMENT, "a stride of %llu blocks of %llu bytes",
+                        (unsigned long long)st->count, (unsigned long long)st->block);
+    status = check_common(r);
+    if (status != MCSHM_OK)
+        return status;
+    if (__builtin_mul_overflow(st->count, st->block, &total) ||
+        !stride_span(st, st->local_stride, &local_span) ||
+        !stride_span(st, st->remote_stride, &remote_span))
+        return mcl_fail(MCSHM_BAD_RANGE, "the stride reaches beyond 2^64");
+    status = find_local(q, r, local_span, &range);
+    if (status != MCSHM_OK)
+        return status;
+    t = next_task(&s, r, total, &slot);
+    if (total <= q->caller_max &&
+        mcl_caller_take(&s.caller, q, r, range, total, local_span, remote_span)) {
+        mcl_caller_add(&s.caller, q, r, slot);
+        return finish(&s, &shape);
+    }
+    d = next_desc(&s, r, t, slot, (uint8_t)r->opcode);
+    d->shape = MCS_SHAPE_STRIDE;
+    status = take_args(&s, r, 0, (r->flags & MCSHM_NOTIFY) != 0, slot, d, &a);
+    if (status != MCSHM_OK)
+        return undo(&s, status);
+    a->count = st->count;
+    a->block = st->block;
+    a->local_stride = st->local_stride;
+    a->remote_stride = st->remote_stride;
+    status = set_local(&s, r, range, slot, d);
+    return status == MCSHM_OK ? finish(&s, NULL) : undo(&s, status);
+}
+
+MCSHM_API mcshm_status mcshm_submit_notify(mcshm_queue *q, mcshm_batch batch,
+                                           const mcshm_request *r)
+{
+    struct submission s;
+    struct mcl_task *t;
+    struct mcs_desc *d;
+    struct mcs_args *a;
+    uint32_t slot;
+    mcshm_status status = begin(&s, q, batch, 1);
+
+    if (status != MCSHM_OK)
+        return status;
+    if (r == NULL)
+        return mcl_fail(MCSHM_INVALID_ARGUMENT, "mcshm_submit_notify: request is NULL");
+    status = check_common(r);
+    if (status == MCSHM_OK)
+        status = check_notification(r->notify);
+    if (status != MCSHM_OK)
+        return status;
+    t = next_task(&s, r, 0, &slot);
+    d = next_desc(&s, r, t, slot, MCS_OP_NOTIFY);
+    d->flags &= (uint8_t)~MCS_DESC_NOTIFY; /* there is no data to follow */
+    d->remote_addr = 0;
+    status = take_args(&s, r, 0, true, slot, d, &a);
+    return status == MCSHM_OK ? finish(&s, NULL) : undo(&s, status);
+}

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The control messages of the agent's Unix socket (SOCK_SEQPACKET: one packet is
+ * one message).  Each request gets one reply of the same type, with the same id.
+ * Descriptors travel as SCM_RIGHTS.
+ *
+ *   0         4         6        8         12       16        20       24
+ *   +---------+---------+--------+---------+--------+---------+--------+--------- - -
+ *   |  magic  | version |  type  | length  |   id   | status  |  zero  | body
+ *   +---------+---------+--------+---------+--------+---------+--------+--------- - -
+ *
+ * `length` counts header and body and must equal the packet's size; a request's body
+ * has exactly the size its type demands.  A reply with a status other than OK has a
+ * struct mcs_msg_error as its body: one sentence that names the value, the limit and
+ * the remedy.
+ */
+#ifndef MCS_MESSAGE_H
+#define MCS_MESSAGE_H
+
+#include "abi.h"
+
+#define MCS_MSG_MAGIC 0x4d485343u /* "CSHM" */
+#define MCS_MSG_VERSION 1u
+#define MCS_MSG_MAX 8192u /* bytes of the longest message */
+#define MCS_MSG_FDS_MAX 2u
+
+enum mcs_msg_type {
+    MCS_MSG_HELLO = 1,      /* must come first */
+    MCS_MSG_QUEUE_OPEN = 2, /* reply + fd of the queue region */
+    MCS_MSG_QUEUE_CLOSE = 3,
+    MCS_MSG_ALLOC = 4, /* reply + fd when the extent is new to the session */
+    MCS_MSG_FREE = 5,
+    MCS_MSG_REGISTER = 6, /* request + fd of a sealed memfd */
+    MCS_MSG_UNREGISTER = 7,
+    MCS_MSG_PUBLISH = 8, /* the session's segment gets its name */
+    MCS_MSG_WITHDRAW = 9,
+    MCS_MSG_BUFFER_ADD = 10,
+    MCS_MSG_BUFFER_REMOVE = 11,
+    MCS_MSG_REVOKE = 12,
+    MCS_MSG_SEGMENT_OPEN = 13,
+    MCS_MSG_SEGMENT_CLOSE = 14,
+    MCS_MSG_DESCRIBE = 15,
+    MCS_MSG_MAP = 16, /* reply + fd of the granted extent */
+    MCS_MSG_UNMAP = 17,
+    MCS_MSG_QUERY = 18, /* reply + fd of a memfd with JSON text */
+    MCS_MSG_COUNT
+};
+
+struct mcs_msg_header {
+    uint32_t magic;
+    uint16_t version;
+    uint16_t type;
+    uint32_t length;
+    uint32_t id;
+    uint32_t status; /* enum mcs_status; 0 in requests */
+    uint32_t zero;
+};
+static_assert(sizeof(struct mcs_msg_header) == 24, "mcs_msg_header layout");
+
+struct mcs_msg_error {
+    char text[232];
+};
+
+struct mcs_msg_hello {
+    uint32_t abi_version;
+    uint32_t reserved;
+    uint64_t features;
+    char name[MCS_NAME_MAX]; /* what `mcshm ls sessions` shows */
+};
+struct mcs_msg_hello_reply { /* + fds: session region, doorbell eventfd */
+    uint64_t agent_incarnation;
+    uint64_t session_incarnation;
+    uint64_t features;
+    uint64_t region_size;
+    uint64_t tenant;
+    uint64_t page_size;   /* of pool memory at present, bytes */
+    uint64_t caller_max;  /* bytes up to which a copy in the caller's thread is faster */
+    uint32_t spin_us;     /* suggested spinning before a wait sleeps */
+    uint32_t deadline_us; /* the default of a task */
+    char agent_version[32];
+};
+
+struct mcs_msg_queue_open {
+    uint32_t depth, slots, batches; /* 0: the agent's default */
+    uint32_t reserved;
+    uint64_t args_size; /* 0: the agent's default */
+};
+struct mcs_msg_queue_open_reply {
+    uint32_t queue_id;
+    uint32_t engine;
+    uint64_t total_size;
+};
+struct mcs_msg_queue_close {
+    uint32_t queue_id;
+    uint32_t reserved;
+};
+
+struct mcs_msg_alloc {
+    uint64_t size;
+    uint64_t align;                  /* power of two; 0: MCS_LINE */
+    char location[MCS_LOCATION_MAX]; /* "", "cpu", "cpu:N" */
+};
+struct mcs_msg_extent_reply { /* of ALLOC, REGISTER */
+    uint32_t extent;
+    uint32_t is_new; /* 1: an fd comes along, map it */
+    uint64_t offset; /* of the allocation in the extent */
+    uint64_t extent_size;
+    uint64_t address; /* published address of the extent's first byte, host-wide unique */
+    uint64_t page_size;
+};
+struct mcs_msg_free {
+    uint32_t extent;
+    uint32_t reserved;
+    uint64_t offset;
+};
+struct mcs_msg_free_reply {
+    uint32_t extent_gone; /* 1: the extent was its last allocation's, unmap it */
+    uint32_t reserved;
+};
+struct mcs_msg_register {
+    uint64_t size;
+};
+struct mcs_msg_unregister {
+    uint32_t extent;
+    uint32_t reserved;
+};
+
+struct mcs_msg_publish {
+    uint32_t flags; /* MCS_SEGMENT_* */
+    uint32_t reserved;
+    char name[MCS_NAME_MAX];
+};
+struct mcs_msg_publish_reply {
+    uint64_t incarnation;
+};
+struct mcs_msg_buffer { /* of BUFFER_ADD, BUFFER_REMOVE, REVOKE */
+    uint32_t extent;
+    uint32_t access; /* MCS_ACCESS_*; ADD only */
+    uint64_t offset;
+    uint64_t length;
+};
+struct mcs_msg_buffer_reply {
+    uint64_t address; /* published address of the buffer; 0 from REVOKE */
+};
+
+struct mcs_msg_segment_open {
+    char name[MCS_NAME_MAX];
+};
+struct mcs_msg_segment_open_reply {
+    uint32_t segment;
+    uint32_t same_tenant;
+    uint64_t incarnation;
+};
+struct mcs_msg_segment_close {
+    uint32_t segment;
+    uint32_t reserved;
+};
+struct mcs_msg_describe {
+    uint32_t segment;
+    uint32_t first; /* index of the first buffer wanted */
+};
+struct mcs_msg_buffer_info {
+    uint64_t address;
+    uint64_t length;
+    uint32_t access;
+    uint32_t reserved;
+    char location[MCS_LOCATION_MAX];
+};
+#define MCS_MSG_DESCRIBE_MAX 64u
+struct mcs_msg_describe_reply { /* as long as its `count` says */
+    uint64_t version;           /* grows with each change of the buffers */
+    uint32_t total;
+    uint32_t count;
+    struct mcs_msg_buffer_info buffers[MCS_MSG_DESCRIBE_MAX];
+};
+static_assert(sizeof(struct mcs_msg_header) + sizeof(struct mcs_msg_describe_reply) <= MCS_MSG_MAX,
+              "the longest message fits");
+
+struct mcs_msg_map {
+    uint32_t segment;
+    uint32_t writable;
+    uint64_t address;
+    uint64_t length;
+};
+struct mcs_msg_map_reply {
+    uint32_t grant; /* names the mapping to UNMAP */
+    uint32_t reserved;
+    uint64_t extent_size; /* bytes to map from the fd's start */
+    uint64_t extent_address;
+    uint64_t offset;         /* of `address` in the extent */
+    uint64_t grants_version; /* mcs_session_words.grants_version as of now */
+};
+struct mcs_msg_unmap {
+    uint32_t grant;
+    uint32_t reserved;
+};
+
+enum mcs_query {
+    MCS_QUERY_STATUS = 0,
+    MCS_QUERY_SEGMENTS,
+    MCS_QUERY_EXTENTS,
+    MCS_QUERY_SESSIONS,
+    MCS_QUERY_COUNT
+};
+struct mcs_msg_query {
+    uint32_t what; /* enum mcs_query */
+    uint32_t reserved;
+};
+struct mcs_msg_query_reply {
+    uint64_t length; /* bytes of JSON in the memfd */
+};
+
+union mcs_msg_body {
+    struct mcs_msg_error error;
+    struct mcs_msg_hello hello;
+    struct mcs_msg_hello_reply hello_reply;
+    struct mcs_msg_queue_open queue_open;
+    struct mcs_msg_queue_open_reply queue_open_reply;
+    struct mcs_msg_queue_close queue_close;
+    struct mcs_msg_alloc alloc;
+    struct mcs_msg_extent_reply extent_reply;
+    struct mcs_msg_free free;
+    struct mcs_msg_free_reply free_reply;
+    struct mcs_msg_register reg;
+    struct mcs_msg_unregister unregister;
+    struct mcs_msg_publish publish;
+    struct mcs_msg_publish_reply publish_reply;
+    struct mcs_msg_buffer buffer;
+    struct mcs_msg_buffer_reply buffer_reply;
+    struct mcs_msg_segment_open segment_open;
+    struct mcs_msg_segment_open_reply segment_open_reply;
+    struct mcs_msg_segment_close segment_close;
+    struct mcs_msg_describe describe;
+    struct mcs_msg_describe_reply describe_reply;
+    struct mcs_msg_map map;
+    struct mcs_msg_map_reply map_reply;
+    struct mcs_msg_unmap unmap;
+    struct mcs_msg_query query;
+    struct mcs_msg_query_reply query_reply;
+};
+
+struct mcs_msg {
+    struct mcs_msg_header h;
+    union mcs_msg_body b;
+};
+static_assert(sizeof(struct mcs_msg) <= MCS_MSG_MAX, "mcs_msg layout");
+
+/* Body bytes that a request of this type must have; SIZE_MAX for an unknown type. */
+size_t mcs_msg_request_size(uint16_t type);
+/* Body bytes of a successful reply; for DESCRIBE the least. */
+size_t mcs_msg_reply_size(uint16_t type);
+
+/*
+ * Sends one message of body_size bytes with nfds descriptors (they stay the caller's).
+ * 0, or a negative errno; -EAGAIN when a non-blocking socket is full.
+ */
+int mcs_msg_send(int socket, struct mcs_msg *m, size_t body_size, const int *fds, unsigned nfds);
+
+/*
+ * Receives one message. Up to MCS_MSG_FDS_MAX descriptors go to fds (close-on-exec);
+ * more than that are closed and the message is refused. 0; -EPIPE: the other end is
+ * gone; -EPROTO: truncated, wrong magic, length or descriptors; -EPROTONOSUPPORT:
+ * another version (the header is filled in); -EAGAIN, -EINTR as recvmsg gave them.
+ * On any error no descriptor is left open.
+ */
+int mcs_msg_recv(int socket, struct mcs_msg *m, int *fds, unsigned *nfds);
+
+#endif

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The status codes of mcshm: the one list behind mcshm.h's public enum, the
+ * error field of completion slots and the status field of control messages.
+ *
+ * X(NAME, value, "text").  Values are ABI: append, never renumber.
+ */
+#ifndef MCS_STATUS_H
+#define MCS_STATUS_H
+
+#define MCS_STATUS_LIST(X)                                                                         \
+    X(OK, 0, "success")                                                                            \
+    X(INVALID_ARGUMENT, 1, "invalid argument")                                                     \
+    X(INVALID_HANDLE, 2, "handle is unknown, closed, or of another session")                       \
+    X(BAD_RANGE, 3, "range lies outside one buffer or extent")                                     \
+    X(ACCESS, 4, "access right is missing")                                                        \
+    X(NOT_REGISTERED, 5, "address is not in registered memory")                                    \
+    X(NO_MEMORY, 6, "memory or the pool is exhausted")                                             \
+    X(NO_HUGEPAGES, 7, "not enough hugepages")                                                     \
+    X(RING_FULL, 8, "submission ring is full, poll and retry")                                     \
+    X(NO_SLOTS, 9, "all completion slots are in use, free a batch and retry")                      \
+    X(ARGS_FULL, 10, "argument area is full, poll and retry")                                      \
+    X(TOO_MANY_TASKS, 11, "more tasks than the batch was allocated for")                           \
+    X(NO_BATCHES, 12, "all batches of the queue are in use")                                       \
+    X(BUSY, 13, "still in use by unfinished work")                                                 \
+    X(TIMEOUT, 14, "deadline passed")                                                              \
+    X(CANCELED, 15, "canceled")                                                                    \
+    X(NOT_FOUND, 16, "no such name")                                                               \
+    X(EXISTS, 17, "name is taken by a living owner")                                               \
+    X(VERSION, 18, "ABI or protocol version does not match")                                       \
+    X(AGENT_DOWN, 19, "the agent is not reachable or has ended the session")                       \
+    X(PERMISSION, 20, "permission denied")                                                         \
+    X(NOT_SUPPORTED, 21, "not supported by this build or agent")                                   \
+    X(BAD_SHM, 22, "shared memory is not sealed or not of the announced size")                     \
+    X(REVOKED, 23, "buffer was revoked or unregistered")                                           \
+    X(OVERLAP, 24, "range overlaps one that is already there")                                     \
+    X(FORKED, 25, "handle belongs to the parent of a forked process")                              \
+    X(INBOX_FULL, 26, "the receiver does not take its notifications")                              \
+    X(STRICT, 27, "only a slower path exists and strict was asked for")                            \
+    X(LIMIT, 28, "a configured limit was reached")                                                 \
+    X(PROTOCOL, 29, "malformed message or shared memory")                                          \
+    X(MEMORY_FAULT, 30, "shared memory was taken away while in use")                               \
+    X(INTERNAL, 31, "internal error")
+
+enum mcs_status {
+#define MCS_STATUS_ENUM(name, value, text) MCS_##name = value,
+    MCS_STATUS_LIST(MCS_STATUS_ENUM)
+#undef MCS_STATUS_ENUM
+};
+
+#endif

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/config.h"
+#include "daemon/version.h"
+#include "lib/mcshm.h"
+
+static char path[] = "/tmp/mcshm-config-XXXXXX";
+
+static int load(const char *text, char *error)
+{
+    struct mcd_config c;
+    char name[sizeof(path)];
+    int fd, res;
+
+    memcpy(name, path, sizeof(path));
+    fd = mkstemp(name);
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    close(fd);
+    mcd_config_init(&c);
+    res = mcd_config_load(&c, name, error, 512);
+    unlink(name);
+    return res;
+}
+
+Test(config, sample_is_the_default)
+{
+    struct mcd_config defaults, sample;
+    char error[512], *text = NULL;
+    char name[sizeof(path)];
+    size_t n = 0;
+    FILE *out;
+    int fd;
+
+    memcpy(name, path, sizeof(path));
+    fd = mkstemp(name);
+    out = fdopen(fd, "w");
+    mcd_config_sample(out);
+    fclose(out);
+    mcd_config_init(&defaults);
+    memset(&sample, 0, sizeof(sample));
+    cr_assert_eq(mcd_config_load(&sample, name, error, sizeof(error)), 0, "%s", error);
+    unlink(name);
+    cr_assert_eq(memcmp(&defaults, &sample, sizeof(sample)), 0);
+    cr_assert_eq(mcd_config_check(&defaults, error, sizeof(error)), 0, "%s", error);
+    /* and what is dumped reads back the same */
+    out = open_memstream(&text, &n);
+    mcd_config_dump(&defaults, out);
+    fclose(out);
+    cr_assert_eq(load(text, error), 0, "%s", error);
+    free(text);
+}
+
+Test(config, bad_values_name_key_value_and_range)
+{
+    static const struct {
+        const char *text, *words[4];
+    } bad[] = {
+        {"[pool]\nsize = abc\n", {"[pool] size", "'abc'", "2M to 64T"}},
+        {"[pool]\nsize = -1\n", {"[pool] size", "'-1'"}},
+        {"[pool]\nsize = 12abc\n", {"'12abc'"}},
+        {"[pool]\nsize = 1e3\n", {"'1e3'"}},
+        {"[pool]\nsize = 0\n", {"'0'", "2M"}},
+        {"[pool]\nsize = 65T\n", {"'65T'", "64T"}},
+        {"[pool]\nsize = 99999999999999999999\n", {"[pool] size"}},
+        {"[pool]\nsize = 18446744073709551615T\n", {"[pool] size"}},
+        {"[pool]\nsize =\n", {"[pool] size", "''"}},
+        {"[pool]\npages = maybe\n", {"[pool] pages", "'maybe'", "prefer|require|off"}},
+        {"[queue]\ndepth = 65537\n", {"[queue] depth", "'65537'", "2 to 65536"}},
+        {"[agent]\nsocket_mode = 0999\n", {"[agent] socket_mode", "0777"}},
+        {"[pool]\nsizes = 1G\n", {"[pool] sizes", "unknown key"}},
+        {"[pol]\nsize = 1G\n", {"[pol]", "unknown section"}},
+        {"[agent]\nsocket = 0123456789012345678901234567890123456789012345678901234567890123456789"
+         "01234567890123456789012345678901234567890\n", {"[agent] socket", "107"}},
+    };
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        char error[512] = "";
+
+        cr_assert_eq(load(bad[i].text, error), -EINVAL, "%s", bad[i].text);
+        for (int w = 0; w < 4 && bad[i].words[w] != NULL; w++)
+            cr_assert_not_null(strstr(error, bad[i].words[w]), "%s: \"%s\" lacks \"%s\"",
+                               bad[i].text, error, bad[i].words[w]);
+    }
+}
+
+Test(config, contradictions_are_refused)
+{
+    static const char *const bad[] = {"queue.depth=3", "session.inbox_size=20000", "pool.page_size=4M",
+                                      "pool.extent_size=2G", "queue.args_size=16385"};
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct mcd_config c;
+        char error[512] = "";
+
+        mcd_config_init(&c);
+        cr_assert_eq(mcd_config_set(&c, bad[i], error, sizeof(error)), 0, "%s: %s", bad[i], error);
+        cr_assert_eq(mcd_config_check(&c, error, sizeof(error)), -EINVAL, "%s", bad[i]);
+        cr_assert_not_null(strstr(error, "want") != NULL ? error : strstr(error, "make one fit"));
+    }
+}
+
+Test(config, set_needs_its_form)
+{
+    static const char *const bad[] = {"", "pool", "pool.size", "size=1G", "pool.=1", ".size=1G", "pool.nope=1"};
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct mcd_config c;
+        char error[512] = "";
+
+        mcd_config_init(&c);
+        cr_assert_eq(mcd_config_set(&c, bad[i], error, sizeof(error)), -EINVAL, "%s", bad[i]);
+        cr_assert_neq(error[0], '\0');
+    }
+}
+
+Test(config, only_live_keys_change_under_way)
+{
+    struct mcd_config a, b;
+    char waiting[256], error[512];
+
+    mcd_config_init(&a);
+    mcd_config_init(&b);
+    cr_assert_eq(mcd_config_set(&b, "task.deadline_ms=5", error, sizeof(error)), 0);
+    cr_assert_eq(mcd_config_set(&b, "agent.log_level=debug", error, sizeof(error)), 0);
+    cr_assert_eq(mcd_config_set(&b, "pool.size=2G", error, sizeof(error)), 0);
+    cr_assert_eq(mcd_config_set(&b, "engine.cores=0", error, sizeof(error)), 0);
+    cr_assert_eq(mcd_config_adopt(&a, &b, waiting, sizeof(waiting)), 2u);
+    cr_assert_eq(a.deadline_ms, 5u);
+    cr_assert_eq(a.pool_size, UINT64_C(1) << 30);
+    cr_assert_str_eq(waiting, "pool.size, engine.cores");
+}
+
+Test(config, agent_and_library_have_one_version)
+{
+    cr_assert_str_eq(MCD_VERSION, MCSHM_VERSION);
+}

@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Slots, batches and their tasks, with the test in the engine's place. */
+#include "local.h"
+
+#include <sys/wait.h>
+
+TestSuite(batch, .timeout = 10);
+
+Test(batch, slots_are_used_in_order_and_reused_with_a_new_generation)
+{
+    struct mcs_desc d[4];
+    struct local l;
+    mcshm_batch b;
+
+    local_setup(&l, 8, 8, 2, 0);
+    for (uint32_t round = 1; round <= 3; round++) {
+        mcshm_request r[3] = {local_request(&l, 64), local_request(&l, 64), local_request(&l, 64)};
+
+        cr_assert_eq(mcshm_batch_alloc(l.q, 4, &b), MCSHM_OK);
+        cr_assert_eq((uint32_t)b, 0);
+        cr_assert_eq(b >> 32, round);
+        cr_assert_eq(mcshm_submit(l.q, b, r, 3), MCSHM_OK);
+        cr_assert_eq(local_take(&l, d, 4), 3);
+        for (uint32_t i = 0; i < 3; i++) {
+            cr_assert_eq(d[i].slot, i);
+            cr_assert_eq(d[i].generation, round);
+            cr_assert_eq(d[i].batch_generation, round);
+            local_end(&l, &d[i], MCS_STATE_COMPLETED, MCS_OK, i + 1, 0);
+        }
+        cr_assert_eq(mcshm_batch_free(l.q, b), MCSHM_OK);
+        cr_assert_eq(mcshm_batch_free(l.q, b), MCSHM_INVALID_HANDLE);
+    }
+    cr_assert_eq(l.q->nfree, 8);
+}
+
+Test(batch, handles_of_freed_batches_and_invented_ones_are_refused)
+{
+    struct local l;
+    mcshm_batch b;
+
+    local_setup(&l, 8, 8, 2, 0);
+    cr_assert_eq(mcshm_batch_alloc(l.q, 1, &b), MCSHM_OK);
+    cr_assert_eq(mcshm_batch_poll(l.q, b + 1, NULL), MCSHM_INVALID_HANDLE);
+    cr_assert_eq(mcshm_batch_poll(l.q, b + (1ull << 32), NULL), MCSHM_INVALID_HANDLE);
+    cr_assert_eq(mcshm_batch_poll(l.q, MCSHM_INVALID_BATCH, NULL), MCSHM_INVALID_HANDLE);
+    cr_assert_eq(mcshm_batch_poll(l.q, b, NULL), MCSHM_OK, "no tasks: all have ended");
+    cr_assert_eq(mcshm_batch_free(l.q, b), MCSHM_OK);
+    cr_assert_eq(mcshm_batch_poll(l.q, b + (1ull << 32), NULL), MCSHM_INVALID_HANDLE,
+                 "the next life is not yet");
+}
+
+Test(batch, runs_out_of_batches_and_comes_back)
+{
+    struct local l;
+    mcshm_batch b[3];
+
+    local_setup(&l, 8, 8, 2, 0);
+    cr_assert_eq(mcshm_batch_alloc(l.q, 0, &b[0]), MCSHM_INVALID_ARGUMENT);
+    cr_assert_eq(mcshm_batch_alloc(l.q, 9, &b[0]), MCSHM_INVALID_ARGUMENT);
+    cr_assert_eq(mcshm_batch_alloc(l.q, 8, &b[0]), MCSHM_OK);
+    cr_assert_eq(mcshm_batch_alloc(l.q, 8, &b[1]), MCSHM_OK);
+    cr_assert_eq(mcshm_batch_alloc(l.q, 8, &b[2]), MCSHM_NO_BATCHES);
+    cr_assert_eq(b[2], MCSHM_INVALID_BATCH);
+    cr_assert_eq(mcshm_batch_free(l.q, b[0]), MCSHM_OK);
+    cr_assert_eq(mcshm_batch_alloc(l.q, 8, &b[2]), MCSHM_OK);
+}
+
+Test(batch, counts_what_has_ended)
+{
+    mcshm_batch_status s;
+    mcshm_request r[2];
+    struct mcs_desc d[2];
+    mcshm_task_status t;
+    struct local l;
+    mcshm_batch b;
+
+    local_setup(&l, 8, 8, 2, 0);
+    cr_assert_eq(mcshm_batch_alloc(l.q, 2, &b), MCSHM_OK);
+    r[0] = local_request(&l, 100);
+    r[0].cookie = 42;
+    r[1] = local_request(&l, 50);
+    cr_assert_eq(mcshm_submit(l.q, b, r, 2), MCSHM_OK);
+    cr_assert_eq(local_take(&l, d, 2), 2);
+    cr_assert_eq(mcshm_batch_poll(l.q, b, &s), MCSHM_BUSY);
+    cr_assert(s.tasks == 2 && s.ended == 0 && s.failed == 0 && s.bytes == 0);
+    cr_assert_eq(mcshm_batch_free(l.q, b), MCSHM_BUSY);
+    cr_assert_eq(mcshm_task_poll(l.q, b, 0, &t), MCSHM_OK);
+    cr_assert(t.state == MCSHM_STATE_WAITING && t.cookie == 42);
+
+    local_end(&l, &d[0], MCS_STATE_COMPLETED, MCS_OK, 1, 0);
+    cr_assert_eq(mcshm_batch_poll(l.q, b, &s), MCSHM_BUSY);
+    cr_assert(s.ended == 1 && s.bytes == 100);
+    cr_assert_eq(mcshm_task_poll(l.q, b, 0, &t), MCSHM_OK);
+    cr_assert(t.state == MCSHM_STATE_COMPLETED && t.path == MCSHM_PATH_LOCAL && t.bytes == 100 &&
+              t.remote_quiesced && t.queue_ns == 10 && t.move_ns == 20 && t.notify_ns == 30);
+
+    local_end(&l, &d[1], MCS_STATE_FAILED, MCS_REVOKED, 2, 1);
+    cr_assert_eq(mcshm_batch_poll(l.q, b, &s), MCSHM_OK);
+    cr_assert(s.ended == 2 && s.failed == 1);
+    cr_assert_eq(mcshm_task_poll(l.q, b, 1, &t), MCSHM_OK);
+    cr_assert(t.state == MCSHM_STATE_FAILED && t.error == MCSHM_REVOKED);
+    cr_assert_eq(mcshm_task_poll(l.q, b, 2, &t), MCSHM_INVALID_ARGUMENT);
+    cr_assert_eq(mcshm_batch_wait(l.q, b, -1), MCSHM_OK);
+}
+
+Test(batch, a_line_of_an_earlier_life_counts_nothing)
+{
+    mcshm_request r;
+    struct mcs_desc d;
+    struct local l;
+    mcshm_batch b;
+
+    local_setup(&l, 8, 8, 2, 0);
+    r = local_request(&l, 8);
+    for (int life = 0; life < 2; life++) {
+        cr_assert_eq(mcshm_batch_alloc(l.q, 1, &b), MCSHM_OK);
+        cr_assert_eq(mcshm_submit(l.q, b, &r, 1), MCSHM_OK);
+        cr_assert_eq(mcshm_batch_poll(l.q, b, NULL), MCSHM_BUSY);
+        cr_assert_eq(local_take(&l, &d, 1), 1);
+        local_end(&l, &d, MCS_STATE_COMPLETED, MCS_OK, 1, 0);
+        cr_assert_eq(mcshm_batch_free(l.q, b), MCSHM_OK);
+    }
+}
+
+Test(batch, pending_is_not_an_end)
+{
+    mcshm_request r;
+    struct mcs_desc d;
+    mcshm_task_status t;
+    struct local l;
+    mcshm_batch b;
+
+    local_setup(&l, 8, 8, 2, 0);
+    r = local_request(&l, 8);
+    cr_assert_eq(mcshm_batch_alloc(l.q, 1, &b), MCSHM_OK);
+    cr_assert_eq(mcshm_submit(l.q, b, &r, 1), MCSHM_OK);
+    cr_assert_eq(local_take(&l, &d, 1), 1);
+    mcs_slot_complete(&l.q->shm, d.slot,
+                      MCS_SLOT_WORD(d.generation, MCS_OK, MCS_PATH_LOCAL, MCS_STATE_PENDING), 3, 1,
+                      0, 0);
+    cr_assert_eq(mcshm_task_poll(l.q, b, 0, &t), MCSHM_OK);
+    cr_assert(t.state == MCSHM_STATE_PENDING && t.bytes == 3);
+    cr_assert_eq(mcl_task_end(l.q, d.slot), 0);
+}
+
+struct late {
+    struct local *l;
+    struct mcs_desc d;
+};
+
+static void *end_late(void *arg)
+{
+    struct late *late = arg;
+    uint32_t waiter;
+
+    /* as an engine does: end, fence, look for who sleeps */
+    do
+        waiter = mcs_queue_waiter(&late->l->q->shm);
+    while (waiter == MCS_WAIT_NONE);
+    cr_assert_eq(waiter, MCS_WAIT_BATCH(late->d.batch));
+    local_end(late->l, &late->d, MCS_STATE_COMPLETED, MCS_OK, 1, 0);
+    return NULL;
+}
+
+/* The line's low half says 1 before (from the batch's former life) and after: a sleeper that
+ * is not woken, since nobody calls FUTEX_WAKE here, must find the value changed. */
+Test(batch, wait_does_not_sleep_over_an_equal_count)
+{
+    struct late late;
+    mcshm_request r;
+    pthread_t thread;
+    struct local l;
+    mcshm_batch b;
+
+    local_setup(&l, 8, 8, 2, 0);
+    r = local_request(&l, 8);
+    late.l = &l;
+    for (int life = 0; life < 50; life++) {
+        cr_assert_eq(mcshm_batch_alloc(l.q, 1, &b), MCSHM_OK);
+        cr_assert_eq(mcshm_submit(l.q, b, &r, 1), MCSHM_OK);
+        cr_assert_eq(local_take(&l, &late.d, 1), 1);
+        mcs_batch_renew(&l.q->shm, (uint32_t)b, (uint32_t)(b >> 32));
+        cr_assert_eq((uint32_t)mcs_batch_peek(&l.q->shm, (uint32_t)b), 0);
+        cr_assert_eq(pthread_create(&thread, NULL, end_late, &late), 0);
+        cr_assert_eq(mcshm_batch_wait(l.q, b, -1), MCSHM_OK);
+        pthread_join(thread, NULL);
+        cr_assert_eq(mcshm_batch_free(l.q, b), MCSHM_OK);
+    }
+}
+
+Test(batch, renewing_a_line_keeps_what_was_published)
+{
+    struct local l;
+
+    local_setup(&l, 8, 8, 2, 0);
+    mcs_batch_publish(&l.q->shm, 1, 5, 3, 0, 3, 0);
+    mcs_batch_renew(&l.q->shm, 1, 5);
+    cr_assert_eq(mcs_batch_peek(&l.q->shm, 1), 5ull << 32 | 3);
+    mcs_batch_renew(&l.q->shm, 1, 6);
+    cr_assert_eq(mcs_batch_peek(&l.q->shm, 1), 6ull << 32);
+}
+
+Test(batch, wait_times_out)
+{
+    mcshm_request r;
+    struct local l;
+    mcshm_batch b;
+
+    local_setup(&l, 8, 8, 2, 0);
+    r = local_request(&l, 8);
+    cr_assert_eq(mcshm_batch_alloc(l.q, 1, &b), MCSHM_OK);
+    cr_assert_eq(mcshm_submit(l.q, b, &r, 1), MCSHM_OK);
+    cr_assert_eq(mcshm_batch_wait(l.q, b, 0), MCSHM_TIMEOUT);
+    cr_assert_eq(mcshm_batch_wait(l.q, b, 2000), MCSHM_TIMEOUT);
+    cr_assert_eq(l.q->shm.doorbell->waiters, MCS_WAIT_NONE);
+}
+
+Test(batch, agents_death_is_noticed)
+{
+    mcshm_task_status t;
+    mcshm_request r;
+    struct local l;
+    mcshm_batch b;
+
+    local_setup(&l, 8, 8, 2, 0);
+    r = local_request(&l, 8);
+    cr_assert_eq(mcshm_batch_alloc(l.q, 2, &b), MCSHM_OK);
+    cr_assert_eq(mcshm_submit(l.q, b, &r, 1), MCSHM_OK);
+    close(l.agent);
+    cr_assert_eq(mcshm_batch_poll(l.q, b, NULL), MCSHM_BUSY, "a poll makes no system call");
+    cr_assert_eq(mcshm_batch_wait(l.q, b, -1), MCSHM_AGENT_DOWN);
+    cr_assert_eq(mcshm_batch_poll(l.q, b, NULL), MCSHM_AGENT_DOWN);
+    cr_assert_eq(mcshm_submit(l.q, b, &r, 1), MCSHM_AGENT_DOWN);
+    cr_assert_eq(mcshm_task_poll(l.q, b, 0, &t), MCSHM_OK);
+    cr_assert(t.state == MCSHM_STATE_FAILED && t.error == MCSHM_AGENT_DOWN);
+    cr_assert_eq(mcshm_batch_free(l.q, b), MCSHM_OK);
+}
+
+Test(batch, a_poller_that_never_waits_learns_of_the_death_too)
+{
+    mcshm_status status;
+    mcshm_request r;
+    struct local l;
+    mcshm_batch b;
+
+    local_setup(&l, 8, 8, 2, 0);
+    r = local_request(&l, 8);
+    cr_assert_eq(mcshm_batch_alloc(l.q, 1, &b), MCSHM_OK);
+    cr_assert_eq(mcshm_submit(l.q, b, &r, 1), MCSHM_OK);
+    close(l.agent);
+    do
+        status = mcshm_batch_poll(l.q, b, NULL);
+    while (status == MCSHM_BUSY);
+    cr_assert_eq(status, MCSHM_AGENT_DOWN);
+}
+
+Test(batch, cancel_names_slot_and_generation)
+{
+    mcshm_request r;
+    struct mcs_desc d;
+    struct local l;
+    mcshm_batch b;
+
+    local_setup(&l, 4, 8, 2, 0);
+    r = local_request(&l, 8);
+    cr_assert_eq(mcshm_batch_alloc(l.q, 4, &b), MCSHM_OK);
+    cr_assert_eq(mcshm_submit(l.q, b, &r, 1), MCSHM_OK);
+    cr_assert_eq(mcshm_cancel(l.q, b, 1), MCSHM_INVALID_ARGUMENT);
+    cr_assert_eq(mcshm_cancel(l.q, b, 0), MCSHM_OK);
+    cr_assert_eq(mcshm_cancel(l.q, b, 0), MCSHM_OK);
+    cr_assert_eq(mcshm_cancel(l.q, b, 0), MCSHM_RING_FULL);
+    cr_assert_eq(local_take(&l, &d, 1), 1);
+    cr_assert_eq(d.op, MCS_OP_WRITE);
+    local_end(&l, &d, MCS_STATE_CANCELED, MCS_CANCELED, 1, 1);
+    cr_assert_eq(local_take(&l, &d, 1), 1);
+    cr_assert(d.op == MCS_OP_CANCEL && d.slot == 0 && d.generation == 1);
+    cr_assert_eq(mcshm_cancel(l.q, b, 0), MCSHM_OK, "it has ended");
+}
+
+Test(batch, child_of_a_fork_is_refused_everywhere)
+{
+    mcshm_notification n;
+    mcshm_request r;
+    struct local l;
+    mcshm_batch b;
+    void *p;
+    pid_t child;
+    int status;
+
+    local_setup(&l, 8, 8, 2, 0);
+    r = local_request(&l, 8);
+    cr_assert_eq(mcshm_batch_alloc(l.q, 1, &b), MCSHM_OK);
+    child = fork();
+    if (child == 0) {
+        bool good = mcshm_batch_poll(l.q, b, NULL) == MCSHM_FORKED &&
+                    mcshm_submit(l.q, b, &r, 1) == MCSHM_FORKED &&
+                    mcshm_batch_wait(l.q, b, -1) == MCSHM_FORKED &&
+                    mcshm_batch_free(l.q, b) == MCSHM_FORKED &&
+                    mcshm_cancel(l.q, b, 0) == MCSHM_FORKED &&
+                    mcshm_queue_close(l.q) == MCSHM_FORKED &&
+                    mcshm_alloc(l.c, 1, 0, NULL, &p) == MCSHM_FORKED &&
+                    mcshm_notify_recv(l.c, &n, -1) == MCSHM_FORKED;
+        _exit(good ? 0 : 1);
+    }
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    cr_assert_eq(mcshm_submit(l.q, b, &r, 1), MCSHM_OK, "the parent goes on");
+}

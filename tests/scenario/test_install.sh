@@ -1,0 +1,64 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# make install: everything in its place, usable from there, and gone after make uninstall.
+. "$(dirname "$0")/lib.sh"
+
+[ -z "$SAN" ] || skip "installed builds have no sanitizer"
+stage=$DIR/stage prefix=/opt/mcshm
+build=$(realpath --relative-to=. "$B")
+make -s B="$build" DESTDIR="$stage" PREFIX=$prefix install >"$DIR/stdout"
+
+for file in sbin/mcshmd bin/mcshm bin/mcshm-bench lib/libmcshm.so lib/libmcshm.so.0 lib/libmcshm.a \
+    include/mcshm.h lib/pkgconfig/mcshm.pc share/mcshm/mcshmd.ini.sample share/mcshm/hugepages/reserve.sh; do
+    [ -e "$stage$prefix/$file" ] || fail "$file was not installed"
+done
+equal "$(find "$stage" -type f -not -path "$stage$prefix/*" | wc -l)" 0 "files outside of PREFIX"
+equal "$("$stage$prefix/bin/mcshm" --socket "$SOCKET" version)" "$("$B/bin/mcshm" --socket "$SOCKET" version)" \
+    "the installed tool"
+"$stage$prefix/share/mcshm/hugepages/report.sh" >"$DIR/stdout" || [ ! -d /sys/kernel/mm/hugepages ]
+
+# A program of somebody else, by pkg-config, with the shared and the static library.
+cat >"$DIR/user.c" <<'END'
+#include <mcshm.h>
+#include <stdio.h>
+
+int main(void)
+{
+    mcshm *c;
+    mcshm_options o;
+
+    mcshm_options_init(&o);
+    o.socket_path = "/nonexistent/socket";
+    printf("%s %d\n", mcshm_version(), mcshm_connect(&o, &c) == MCSHM_AGENT_DOWN);
+    return 0;
+}
+END
+export PKG_CONFIG_PATH=$stage$prefix/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$stage
+wanted="$(pkg-config --modversion mcshm) 1"
+# shellcheck disable=SC2046
+gcc -Wall -Wextra -Werror -std=c99 "$DIR/user.c" -o "$DIR/shared" $(pkg-config --cflags --libs mcshm)
+equal "$(LD_LIBRARY_PATH=$stage$prefix/lib "$DIR/shared")" "$wanted" "a program with the shared library"
+# shellcheck disable=SC2046
+gcc -std=c99 $(pkg-config --cflags mcshm) "$DIR/user.c" "$stage$prefix/lib/libmcshm.a" -pthread -o "$DIR/static"
+equal "$("$DIR/static")" "$wanted" "a program with the static library"
+if command -v g++ >/dev/null; then
+    # shellcheck disable=SC2046
+    g++ -fsyntax-only -Wall -Wextra -Werror -x c++ "$DIR/user.c" $(pkg-config --cflags mcshm)
+fi
+
+# Applications link no DPDK library, and the library shows nothing but its own names.
+if readelf -d "$stage$prefix/lib/libmcshm.so.0" | grep -E 'NEEDED.*librte'; then
+    fail "libmcshm needs DPDK"
+fi
+stray=$(nm -D --defined-only "$stage$prefix/lib/libmcshm.so.0" | awk '{ print $3 }' |
+    grep -vE '^(mcshm_|MCSHM_)' || true)
+equal "$stray" "" "symbols of others in libmcshm.so"
+# Each call of the header is there.
+grep -oE '\bmcshm_[a-z_]+\(' "$stage$prefix/include/mcshm.h" | tr -d '(' | sort -u |
+    while read -r name; do
+        nm -D --defined-only "$stage$prefix/lib/libmcshm.so.0" | grep -q " $name\(@@.*\)\?$" ||
+            fail "libmcshm.so lacks $name"
+    done
+
+make -s B="$build" DESTDIR="$stage" PREFIX=$prefix uninstall >"$DIR/stdout"
+equal "$(find "$stage" -type f -o -type l | wc -l)" 0 "files left after uninstall"
