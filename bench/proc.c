@@ -54,7 +54,10 @@ static int reap(struct proc *p)
         ;
     p->pid = 0;
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGSYS)
-        return say_error(-EIO, "the %s process made a system call where it may only exit", p->name);
+        return say_error(-EIO,
+                         "the %s process made a system call where it may only exit (the kernel's "
+                         "log has its number); run again when nothing else uses the cores",
+                         p->name);
     if (WIFSIGNALED(status))
         return say_error(-EIO, "the %s process was killed by signal %d", p->name, WTERMSIG(status));
     return WEXITSTATUS(status) == 0 ? 0 : -EIO;

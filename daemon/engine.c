@@ -90,6 +90,9 @@ void mcd_engine_destroy(struct mcd_engine *g)
 {
     if (g == NULL)
         return;
+    /* Whoever ran the loop has joined its thread; this says so to those who cannot see the join,
+     * which is inside DPDK. Partner: mcd_engine_run(). */
+    (void)mcs_load_acquire(&g->ended);
     if (g->local != NULL)
         g->local_ops->disconnect(g->local);
     if (g->local_transport != NULL)
@@ -390,6 +393,7 @@ void mcd_engine_run(struct mcd_engine *g)
             mcs_pause();
         mcs_store_relaxed(&g->counters.turns, g->turn);
     }
+    mcs_store_release(&g->ended, 1u); /* partner: mcd_engine_destroy() */
 }
 
 /* ---- grace periods --------------------------------------------------------------- */

@@ -121,6 +121,7 @@ struct mcd_engine {
     uint64_t epoch __attribute__((aligned(128))); /* turns begun */
     uint32_t asleep;
     uint32_t stop;
+    uint32_t ended; /* the loop has returned */
     struct mcd_counters counters __attribute__((aligned(128)));
     /* engine */
     struct mcd_queue **hot __attribute__((aligned(128)));

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "fault.h"
@@ -199,6 +200,8 @@ int mcd_extent_adopt(struct mcd_pool *p, int fd, uint64_t size, struct mcd_exten
     res = mcs_region_map(fd, size, true, (void *)(uintptr_t)address, &map);
     if (res != 0)
         return res;
+    if (page_size <= ORDINARY_PAGE)
+        (void)madvise(map, size, MADV_HUGEPAGE); /* a hint, as for memory of our own */
     e = extent_new(p, fd, map, size, address);
     if (e == NULL) {
         mcs_region_unmap(map, size);

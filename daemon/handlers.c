@@ -323,11 +323,12 @@ static bool reaches(const struct mcd_session *t, const struct mcd_session *s,
     return false;
 }
 
-/* Tells every client that may copy in its own thread to look again before the next copy. */
+/* Tells every client that may copy in its own thread to look again before the next copy. The
+ * owner's library knows of its own withdrawals. */
 static void outdate_grants(struct mcd_session *s, const struct mcd_extent *e)
 {
     for (struct mcd_session *t = s->agent->sessions; t != NULL; t = t->next)
-        if (t->region.words != NULL && reaches(t, s, e))
+        if (t != s && t->region.words != NULL && reaches(t, s, e))
             /* partner: mcs_caller_begin(); the grace period brings the fence */
             mcs_store_release(&t->region.words->grants_version, ++t->grants_version);
 }

@@ -119,14 +119,29 @@ static int configure(struct mcd_config *c, char *error, size_t error_size)
     return res != 0 ? res : mcd_config_check(c, error, error_size);
 }
 
+/* The last-level cache as sysfs gives it, bytes. sysconf() multiplies it by the sockets that a
+ * hypervisor makes up. */
+static uint64_t cache_size(void)
+{
+    unsigned long long kib = 0;
+    FILE *f = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "re");
+
+    if (f != NULL) {
+        if (fscanf(f, "%lluK", &kib) != 1)
+            kib = 0;
+        fclose(f);
+    }
+    return kib << 10;
+}
+
 /* Past this the copy of a task goes around the cache: what both of its sides would fill. */
 static uint64_t stream_min(const struct mcd_config *c)
 {
-    long llc = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    uint64_t cache = cache_size();
 
     if (c->stream_min != 0)
         return c->stream_min;
-    return llc > 0 ? (uint64_t)llc / 4 : UINT64_C(8) << 20;
+    return cache != 0 ? cache / 4 : UINT64_C(8) << 20;
 }
 
 static void raise_limits(void)

@@ -222,7 +222,6 @@ void mcd_session_end(struct mcd_session *s, const char *why)
         mcd_log_limited(MCD_LOG_WARNING, "session %u (%s, pid %d, uid %u): ended: %s", s->id,
                         s->name[0] != '\0' ? s->name : "no name", (int)s->pid, s->uid, why);
     mcd_control_unwatch(s->agent, s->socket);
-    shutdown(s->socket, SHUT_RDWR); /* whoever still holds the other end sees it */
     if (s->pidfd >= 0)
         mcd_control_unwatch(s->agent, s->pidfd);
     s->agent->ended++;
@@ -340,6 +339,8 @@ static bool poll_ending(struct mcd_session *s)
     if (s->stage == MCD_LEAVING) {
         if (queues_left(s))
             return true;
+        /* The other end sees the hang-up only now: its tasks are quiet. */
+        shutdown(s->socket, SHUT_RDWR);
         /* engines that serve others may still look at its memory: until the grace is over */
         mcd_grace_begin(&s->op.grace, s->agent->engines, s->agent->nengines);
         s->stage = MCD_FADING;

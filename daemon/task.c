@@ -440,6 +440,7 @@ static bool advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *
         if (!through)
             return true;
         t->started = mcs_ticks();
+        t->queue_ns = clip32(t->queue_ns + mcd_ticks_to_ns(g, t->started - t->taken));
         t->phase = t->desc.op == MCS_OP_NOTIFY ? MCD_DELIVER : MCD_MOVE;
         /* PENDING for who looks; costs nothing beside a task of this size */
         mcs_slot_complete(

@@ -5,8 +5,8 @@
 
 #include <stdlib.h>
 
-/* Polls in a row that found nothing, after which a look at the socket is worth its while. */
-#define IDLE_POLLS (1u << 22)
+#define CLOCK_POLLS 1024u /* polls in a row that found nothing, between looks at the clock */
+#define IDLE_S 1          /* seconds without progress that make a look at the socket worth it */
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a futex is the low half of its word");
 
@@ -69,6 +69,19 @@ static bool complete(const struct mcshm_queue *q, uint32_t index)
     return line_ended(b, mcs_batch_peek(&q->shm, index)) == b->tasks - b->caller_tasks;
 }
 
+/* The same by the slots, which the agent fills before it writes the line: a caller that saw
+ * each task end may free the batch although the line is still on its way. */
+static bool complete_by_slots(const struct mcshm_queue *q, uint32_t index)
+{
+    const struct mcl_batch *b = &q->batches[index];
+
+    for (uint32_t i = 0; i < b->tasks; i++)
+        if ((q->tasks[b->slots[i]].flags & MCL_TASK_CALLER) == 0 &&
+            mcl_task_end(q, b->slots[i]) == 0)
+            return false;
+    return true;
+}
+
 /* Once all have ended: READs into private memory arrive there. */
 static void settle(struct mcshm_queue *q, struct mcl_batch *b)
 {
@@ -87,7 +100,7 @@ MCSHM_API mcshm_status mcshm_batch_free(mcshm_queue *q, mcshm_batch batch)
     if (b == NULL)
         return bad_batch(batch);
     /* when the agent is gone no task ends any more, and none uses its slot either */
-    if (!complete(q, (uint32_t)batch) && !mcl_down(q->c))
+    if (!complete(q, (uint32_t)batch) && !complete_by_slots(q, (uint32_t)batch) && !mcl_down(q->c))
         return MCSHM_BUSY;
     settle(q, b);
     /* the last one first: the next batch then finds the slots in the same order */
@@ -107,14 +120,27 @@ MCSHM_API mcshm_status mcshm_batch_free(mcshm_queue *q, mcshm_batch batch)
     return MCSHM_OK;
 }
 
-/* A poll that found nothing. Only one that has found nothing very often looks at the socket. */
+/* A poll that found nothing.  Is the agent alive?  Its socket tells, at the price of a system
+ * call: worth it only when nothing has moved for a long time. */
 static mcshm_status unfinished(struct mcshm_queue *q)
 {
-    if (__builtin_expect(++q->idle_polls >= IDLE_POLLS, 0)) {
-        q->idle_polls = 0;
-        (void)mcl_hangup(q->c);
+    if (__builtin_expect(++q->idle_polls % CLOCK_POLLS == 0, 0)) {
+        uint64_t now = mcs_ticks();
+
+        if (q->idle_since == 0) {
+            q->idle_since = now;
+        } else if (now - q->idle_since > IDLE_S * q->c->info.tick_hz) {
+            q->idle_since = now;
+            (void)mcl_hangup(q->c);
+        }
     }
     return mcl_down(q->c) ? MCSHM_AGENT_DOWN : MCSHM_BUSY;
+}
+
+static void progress(struct mcshm_queue *q)
+{
+    q->idle_polls = 0;
+    q->idle_since = 0;
 }
 
 MCSHM_API mcshm_status mcshm_batch_poll(mcshm_queue *q, mcshm_batch batch, mcshm_batch_status *out)
@@ -143,7 +169,7 @@ MCSHM_API mcshm_status mcshm_batch_poll(mcshm_queue *q, mcshm_batch batch, mcshm
     }
     if (b->caller_tasks + ended != b->tasks)
         return unfinished(q);
-    q->idle_polls = 0;
+    progress(q);
     if (b->staged != 0)
         settle(q, b);
     return MCSHM_OK;
@@ -272,7 +298,7 @@ MCSHM_API mcshm_status mcshm_task_poll(mcshm_queue *q, mcshm_batch batch, uint32
     }
     read_slot(q, slot, out);
     if (out->state >= MCSHM_STATE_INVALID) {
-        q->idle_polls = 0;
+        progress(q);
         mcl_stage_finish(q, b, slot);
     } else if (unfinished(q) == MCSHM_AGENT_DOWN) {
         out->state = MCSHM_STATE_FAILED;

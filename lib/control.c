@@ -139,15 +139,16 @@ static void end_session(struct mcshm *c)
     shutdown(c->socket, SHUT_WR);
 }
 
-static mcshm_status transport_error(struct mcshm *c, int res, const char *name)
+static mcshm_status transport_error(struct mcshm *c, int res, uint16_t type)
 {
+    const char *name = type_names[type];
     mcshm_status status;
 
     switch (res) {
     case -ETIMEDOUT:
-        status = mcl_fail(MCSHM_TIMEOUT,
-                          "no answer to %s within %u ms (control_timeout_ms): the connection ends",
-                          name, c->control_timeout_ms);
+        status = mcl_fail(MCSHM_TIMEOUT, "no answer to %s within %u ms (%s): the connection ends",
+                          name, c->control_timeout_ms,
+                          type == MCS_MSG_HELLO ? "connect_timeout_ms" : "control_timeout_ms");
         break;
     case -EPIPE:
     case -ECONNRESET:
@@ -193,7 +194,7 @@ mcshm_status mcl_call(struct mcshm *c, uint16_t type, struct mcs_msg *m, int sen
             mcl_close_fds(got);
     }
     if (res != 0)
-        return transport_error(c, res, name);
+        return transport_error(c, res, type);
     if (m->h.status != MCS_OK) {
         m->b.error.text[sizeof(m->b.error.text) - 1] = '\0';
         status = m->h.status <= MCS_INTERNAL ? (mcshm_status)m->h.status : MCSHM_INTERNAL;

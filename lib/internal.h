@@ -237,7 +237,8 @@ struct mcshm_queue {
     struct mcl_args args;
     struct mcl_counters counters;
     uint64_t caller_max;
-    uint32_t idle_polls;
+    uint32_t idle_polls; /* in a row that found nothing */
+    uint64_t idle_since; /* ticks; 0: not looked at the clock yet */
     uint32_t id;
     void *memory;
     uint64_t memory_size;

@@ -18,7 +18,7 @@
  * starts threads or reads the environment; it logs through the caller's callback.
  *
  * After fork() the handles belong to the parent; in the child every call returns
- * MCSHM_FORKED, and the child opens a connection of its own.
+ * MCSHM_FORKED, except mcshm_close(), and the child opens a connection of its own.
  */
 #ifndef MCSHM_H
 #define MCSHM_H
@@ -145,7 +145,9 @@ typedef struct mcshm_options {
     const char *socket_path;     /* the agent's socket; NULL: MCSHM_DEFAULT_SOCKET */
     const char *name;            /* shown by `mcshm ls sessions`; NULL: none; at most 255 bytes */
     uint32_t connect_timeout_ms; /* 1 .. 600,000; default 5,000 */
-    uint32_t control_timeout_ms; /* each control call; 1 .. 600,000; default 30,000 */
+    /* Each control call; 1 .. 600,000; default 30,000. An answer that does not come in time
+     * ends the connection: nobody knows then what the agent has done. */
+    uint32_t control_timeout_ms;
     /* Largest transfer in bytes that may be copied in the caller's thread where the caller
      * has both sides mapped writable. MCSHM_CALLER_DEFAULT: what the agent suggests;
      * 0: never. */
@@ -169,8 +171,9 @@ mcshm_status mcshm_connect(const mcshm_options *o, mcshm **out);
 
 /*
  * Ends the session: unfinished tasks are canceled, queues, memory, segment and grants of
- * the session are given back, their mappings removed from the process. No other call of
- * this connection may run or follow. NULL is fine.
+ * the session are given back, their mappings removed from the process. Waits for the agent to
+ * let go, at most control_timeout_ms. No other call of this connection may run or follow. NULL is
+ * fine. In a child of fork() it frees what the child inherited and leaves the session alone.
  */
 void mcshm_close(mcshm *c);
 
@@ -303,7 +306,8 @@ typedef struct mcshm_queue_options {
 } mcshm_queue_options;
 
 mcshm_status mcshm_queue_open(mcshm *c, const mcshm_queue_options *o, mcshm_queue **out);
-/* Unfinished tasks are canceled; returns when they are quiet. Before mcshm_close(). */
+/* Unfinished tasks are canceled; returns when they are quiet. Before mcshm_close(). The queue is
+ * gone whatever is returned, except after INVALID_ARGUMENT and FORKED. */
 mcshm_status mcshm_queue_close(mcshm_queue *q);
 
 #define MCSHM_FENCE 0x1u  /* start after all earlier tasks of the queue have ended */
@@ -346,20 +350,22 @@ typedef struct mcshm_stride {
 
 /* A batch for up to `tasks` tasks (1 .. the queue's slots). NO_BATCHES when all are in use. */
 mcshm_status mcshm_batch_alloc(mcshm_queue *q, uint32_t tasks, mcshm_batch *out);
-/* Frees a batch whose tasks have all ended; BUSY otherwise. */
+/* Frees a batch whose tasks have all ended; BUSY otherwise. When the agent is down, any batch. */
 mcshm_status mcshm_batch_free(mcshm_queue *q, mcshm_batch batch);
 
 /*
- * Submits n requests as the batch's next tasks: all of them, or, with an error, none.
+ * Submits n requests as the batch's next tasks: all of them, or, with an error, none. n is at
+ * most the queue's depth - 1 (INVALID_ARGUMENT: the ring never holds more).
  * Pure argument errors are told here; what only the agent can know (range, access,
  * closed segments) ends the task as INVALID or FAILED.
  * Errors: RING_FULL, NO_SLOTS, ARGS_FULL (retry later), TOO_MANY_TASKS, NOT_REGISTERED,
- * BAD_RANGE, INVALID_ARGUMENT, INVALID_HANDLE, AGENT_DOWN, STRICT.
+ * BAD_RANGE, INVALID_ARGUMENT, INVALID_HANDLE, AGENT_DOWN, STRICT; BUSY: a WRITE from private
+ * memory into which a READ of this queue has not been polled to its end.
  */
 mcshm_status mcshm_submit(mcshm_queue *q, mcshm_batch batch, const mcshm_request *requests,
                           size_t n);
-/* One task of many pieces (1 .. what the argument area holds), in one descriptor. request.length
- * is ignored. All ranges are checked before the first byte moves. Pieces are copied in order. */
+/* One task of many pieces (1 .. what the argument area holds, INVALID_ARGUMENT beyond), in one
+ * descriptor. request.length is ignored. All ranges are checked before the first byte moves. Pieces are copied in order. */
 mcshm_status mcshm_submit_list(mcshm_queue *q, mcshm_batch batch, const mcshm_request *request,
                                const mcshm_piece *pieces, size_t n);
 mcshm_status mcshm_submit_stride(mcshm_queue *q, mcshm_batch batch, const mcshm_request *request,
@@ -400,7 +406,7 @@ mcshm_status mcshm_task_poll(mcshm_queue *q, mcshm_batch batch, uint32_t index,
                              mcshm_task_status *out);
 
 /* Asks for a task to be canceled. Its end still arrives in its slot: CANCELED, or what it had
- * come to before. OK also when it has ended already. RING_FULL: retry. */
+ * come to before. OK also when it has ended already. RING_FULL: retry. AGENT_DOWN. */
 mcshm_status mcshm_cancel(mcshm_queue *q, mcshm_batch batch, uint32_t index);
 
 /* ---- notifications --------------------------------------------------------------- */

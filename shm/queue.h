@@ -140,10 +140,10 @@ static inline void mcs_slot_complete(struct mcs_queue *q, uint32_t slot, uint64_
 {
     struct mcs_slot *s = &q->slot_table[slot];
 
-    s->bytes = bytes;
-    s->queue_ns = queue_ns;
-    s->move_ns = move_ns;
-    s->notify_ns = notify_ns;
+    mcs_store_relaxed(&s->bytes, bytes);
+    mcs_store_relaxed(&s->queue_ns, queue_ns);
+    mcs_store_relaxed(&s->move_ns, move_ns);
+    mcs_store_relaxed(&s->notify_ns, notify_ns);
     mcs_store_release(&s->word, word);
 }
 
@@ -154,9 +154,10 @@ static inline void mcs_batch_publish(struct mcs_queue *q, uint32_t batch, uint32
 {
     struct mcs_batch_line *line = &q->batch_lines[batch];
 
-    line->bytes = bytes;
-    line->failed = failed;
-    line->taken = taken;
+    /* relaxed: a client that looks at a batch under way gets each of them whole */
+    mcs_store_relaxed(&line->bytes, bytes);
+    mcs_store_relaxed(&line->failed, failed);
+    mcs_store_relaxed(&line->taken, taken);
     mcs_store_release(&line->word, (uint64_t)generation << 32 | ended);
 }
 

@@ -116,6 +116,9 @@ int mcs_region_map(int fd, uint64_t size, bool writable, void *hint, void **mem_
     int prot = writable ? PROT_READ | PROT_WRITE : PROT_READ;
     void *mem = MAP_FAILED;
 
+#if defined(__SANITIZE_THREAD__)
+    hint = NULL; /* TSan has other plans for the address space */
+#endif
     if (hint != NULL)
         mem = mmap(hint, size, prot, MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 0);
     if (hint != NULL && mem != MAP_FAILED && mem != hint) { /* a kernel before 4.17 */

@@ -37,7 +37,8 @@ static inline uint64_t fix_tick_hz(void)
     clock_gettime(CLOCK_MONOTONIC, &a);
     do {
         clock_gettime(CLOCK_MONOTONIC, &b);
-        ns = (uint64_t)(b.tv_sec - a.tv_sec) * 1000000000u + (uint64_t)b.tv_nsec - (uint64_t)a.tv_nsec;
+        ns = (uint64_t)(b.tv_sec - a.tv_sec) * 1000000000u + (uint64_t)b.tv_nsec -
+             (uint64_t)a.tv_nsec;
     } while (ns < 2000000);
     return (mcs_ticks() - t0) * 1000000000u / ns;
 }

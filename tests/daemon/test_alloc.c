@@ -50,7 +50,9 @@ Test(alloc, random_traffic_never_overlaps)
 {
     enum { SPACE = 1 << 16, LIVE = 300, STEPS = 60000 };
     static uint8_t map[SPACE / 64];
-    struct { uint64_t at, size; } live[LIVE] = {{0, 0}};
+    struct {
+        uint64_t at, size;
+    } live[LIVE] = {{0, 0}};
     struct mcd_alloc *a = mcd_alloc_create(SPACE);
     uint64_t used = 0;
 

@@ -77,7 +77,8 @@ Test(config, bad_values_name_key_value_and_range)
         {"[pool]\nsizes = 1G\n", {"[pool] sizes", "unknown key"}},
         {"[pol]\nsize = 1G\n", {"[pol]", "unknown section"}},
         {"[agent]\nsocket = 0123456789012345678901234567890123456789012345678901234567890123456789"
-         "01234567890123456789012345678901234567890\n", {"[agent] socket", "107"}},
+         "01234567890123456789012345678901234567890\n",
+         {"[agent] socket", "107"}},
     };
 
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -92,8 +93,9 @@ Test(config, bad_values_name_key_value_and_range)
 
 Test(config, contradictions_are_refused)
 {
-    static const char *const bad[] = {"queue.depth=3", "session.inbox_size=20000", "pool.page_size=4M",
-                                      "pool.extent_size=2G", "queue.args_size=16385"};
+    static const char *const bad[] = {"queue.depth=3", "session.inbox_size=20000",
+                                      "pool.page_size=4M", "pool.extent_size=2G",
+                                      "queue.args_size=16385"};
 
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         struct mcd_config c;
@@ -108,7 +110,8 @@ Test(config, contradictions_are_refused)
 
 Test(config, set_needs_its_form)
 {
-    static const char *const bad[] = {"", "pool", "pool.size", "size=1G", "pool.=1", ".size=1G", "pool.nope=1"};
+    static const char *const bad[] = {"",        "pool",     "pool.size",  "size=1G",
+                                      "pool.=1", ".size=1G", "pool.nope=1"};
 
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         struct mcd_config c;

@@ -30,7 +30,8 @@ static void await(struct mcs_queue *q, uint32_t batch, uint32_t generation, uint
         mcs_queue_wait_begin(q, batch);
         word = mcs_batch_peek(q, batch);
         if (word >> 32 != generation || (uint32_t)word != want)
-            syscall(SYS_futex, &q->batch_lines[batch].word, FUTEX_WAIT, (uint32_t)word, NULL, NULL, 0);
+            syscall(SYS_futex, &q->batch_lines[batch].word, FUTEX_WAIT, (uint32_t)word, NULL, NULL,
+                    0);
         mcs_queue_wait_end(q);
     }
 }
@@ -79,14 +80,16 @@ Test(engine_threads, client_and_engine_race_cleanly, .timeout = 120)
             struct mcd_grace grace;
 
             cr_assert_eq(mcd_segment_cut(f.segment, &f.target, FIX_EXTENT_SIZE / 2,
-                                         FIX_EXTENT_SIZE / 2, &old), 0);
+                                         FIX_EXTENT_SIZE / 2, &old),
+                         0);
             mcd_grace_begin(&grace, &f.engine, 1);
             while (!mcd_grace_over(&grace))
                 sched_yield();
             free(old);
             memset(f.target.map + FIX_EXTENT_SIZE / 2, 0, FIX_EXTENT_SIZE / 2);
             cr_assert_eq(mcd_segment_add(f.segment, &f.target, FIX_EXTENT_SIZE / 2,
-                                         FIX_EXTENT_SIZE / 2, MCS_ACCESS_WRITE, &none), 0);
+                                         FIX_EXTENT_SIZE / 2, MCS_ACCESS_WRITE, &none),
+                         0);
             mcd_grace_begin(&grace, &f.engine, 1);
             while (!mcd_grace_over(&grace))
                 sched_yield();

@@ -15,15 +15,16 @@ static struct mcs_args *put_list(struct fixture *f, const struct mcs_piece *piec
 {
     struct mcs_args *a = (struct mcs_args *)f->client.args;
 
-    *a = (struct mcs_args){.total = sizeof(*a) + count * sizeof(*pieces), .count = count,
-                           .pieces = sizeof(*a)};
+    *a = (struct mcs_args){
+        .total = sizeof(*a) + count * sizeof(*pieces), .count = count, .pieces = sizeof(*a)};
     memcpy(a + 1, pieces, count * sizeof(*pieces));
     return a;
 }
 
 Test(task, moves_all_sizes_both_ways)
 {
-    static const uint64_t sizes[] = {1, 2, 63, 64, 65, 4096, 4097, 65536, 65537, 300000, FIX_EXTENT_SIZE};
+    static const uint64_t sizes[] = {
+        1, 2, 63, 64, 65, 4096, 4097, 65536, 65537, 300000, FIX_EXTENT_SIZE};
     struct fixture f;
 
     fix_init(&f, RW, 64 << 10);
@@ -146,7 +147,8 @@ Test(task, list_moves_each_piece_and_nothing_else)
     fill(f.local.map, FIX_EXTENT_SIZE, 9);
     memset(f.target.map, 0xee, FIX_EXTENT_SIZE);
     for (unsigned i = 0; i < 300; i++)
-        p[i] = (struct mcs_piece){.local = i * 2048u, .remote = (299 - i) * 3000u, .length = 1000 + i};
+        p[i] =
+            (struct mcs_piece){.local = i * 2048u, .remote = (299 - i) * 3000u, .length = 1000 + i};
     put_list(&f, p, 300);
     d = fix_desc(&f, MCS_OP_WRITE, 1);
     d.shape = MCS_SHAPE_LIST;
@@ -165,8 +167,12 @@ Test(task, list_moves_each_piece_and_nothing_else)
 Test(task, list_with_one_bad_piece_moves_nothing)
 {
     static const struct mcs_piece bad[] = {
-        {FIX_EXTENT_SIZE - 10, 0, 11},        {0, FIX_EXTENT_SIZE - 10, 11}, {UINT64_MAX, 0, 8},
-        {0, UINT64_MAX - FIX_ADDRESS, 8},     {0, 0, UINT64_MAX},            {0, 0, UINT64_C(5) << 30},
+        {FIX_EXTENT_SIZE - 10, 0, 11},
+        {0, FIX_EXTENT_SIZE - 10, 11},
+        {UINT64_MAX, 0, 8},
+        {0, UINT64_MAX - FIX_ADDRESS, 8},
+        {0, 0, UINT64_MAX},
+        {0, 0, UINT64_C(5) << 30},
         {UINT64_MAX - 3, UINT64_MAX - 3, 4},
     };
     struct fixture f;
@@ -236,8 +242,8 @@ Test(task, stride_moves_blocks_and_refuses_overflow)
 
     fix_init(&f, RW, 16 << 10);
     a = (struct mcs_args *)f.client.args;
-    *a = (struct mcs_args){.total = 64, .count = 100, .block = 777, .local_stride = 777,
-                           .remote_stride = 5000};
+    *a = (struct mcs_args){
+        .total = 64, .count = 100, .block = 777, .local_stride = 777, .remote_stride = 5000};
     fill(f.local.map, FIX_EXTENT_SIZE, 3);
     memset(f.target.map, 0xee, FIX_EXTENT_SIZE);
     d = fix_desc(&f, MCS_OP_WRITE, 77700);
@@ -252,8 +258,8 @@ Test(task, stride_moves_blocks_and_refuses_overflow)
     }
 #define STRIDE_WITH(change, want)                                                                  \
     do {                                                                                           \
-        *a = (struct mcs_args){.total = 64, .count = 4, .block = 64, .local_stride = 64,           \
-                               .remote_stride = 64};                                               \
+        *a = (struct mcs_args){                                                                    \
+            .total = 64, .count = 4, .block = 64, .local_stride = 64, .remote_stride = 64};        \
         change;                                                                                    \
         d = fix_desc(&f, MCS_OP_WRITE, 256);                                                       \
         d.shape = MCS_SHAPE_STRIDE;                                                                \
@@ -450,7 +456,8 @@ Test(task, notification_follows_the_data_and_waits_for_room)
     fix_init(&f, RW, 4096);
     mcs_session_region_attach(&reader, f.inbox, mcs_session_region_size(MCS_INBOX_SIZE_MIN));
     a = (struct mcs_args *)f.client.args;
-    *a = (struct mcs_args){.total = 64 + 4 + 1000, .notify = 64, .name_length = 4, .message_length = 1000};
+    *a = (struct mcs_args){
+        .total = 64 + 4 + 1000, .notify = 64, .name_length = 4, .message_length = 1000};
     memcpy(a + 1, "name", 4);
     memset((char *)(a + 1) + 4, 'm', 1000);
     memset(f.local.map, 5, 100);
@@ -474,7 +481,8 @@ Test(task, notification_follows_the_data_and_waits_for_room)
     cr_assert_eq(memcmp(r + 1, "namemmmm", 8), 0);
     cr_assert_eq(f.target.map[99], 5);
     mcs_inbox_release(&reader, r);
-    cr_assert_eq(fix_state(fix_end(&f, &d)), MCS_STATE_COMPLETED, "room came, the task did not end");
+    cr_assert_eq(fix_state(fix_end(&f, &d)), MCS_STATE_COMPLETED,
+                 "room came, the task did not end");
     /* a receiver that never takes its mail costs the sender a deadline, nothing else */
     d = fix_desc(&f, MCS_OP_NOTIFY, 0);
     d.args = 0;

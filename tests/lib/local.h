@@ -36,6 +36,28 @@ static inline void *local_zeroed(size_t size)
     return p;
 }
 
+/* The test's own, for the suite's fini: the test's variable is gone by then. */
+static struct local local_last;
+
+static inline void local_teardown(void)
+{
+    struct local *l = &local_last;
+
+    if (l->c == NULL)
+        return;
+    free(l->q->shm.header);
+    mcl_queue_free(l->q, false);
+    mcl_view_fini(l->c);
+    free(l->c->extents);
+    free(l->c->region.header);
+    close(l->c->socket);
+    close(l->c->doorbell);
+    munmap(l->c->guard, 4096);
+    free(l->memory);
+    free(l->c);
+    l->c = NULL;
+}
+
 static inline void local_setup(struct local *l, uint32_t depth, uint32_t slots, uint32_t batches,
                                uint64_t args_size)
 {
@@ -74,6 +96,7 @@ static inline void local_setup(struct local *l, uint32_t depth, uint32_t slots, 
                  0);
     cr_assert_eq(mcl_queue_init(l->q, l->c), 0);
     l->c->queues = l->q;
+    local_last = *l;
 }
 
 static inline int local_take(struct local *l, struct mcs_desc *out, unsigned max)

@@ -2,7 +2,7 @@
 /* What a submission checks, and what it puts into ring and argument area. */
 #include "local.h"
 
-TestSuite(submit, .timeout = 10);
+TestSuite(submit, .timeout = 10, .fini = local_teardown);
 
 /* Nothing may have changed by a refused submission. */
 static void assert_untouched(struct local *l, mcshm_batch b)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "local.h"
 
-TestSuite(view, .timeout = 10);
+TestSuite(view, .timeout = 10, .fini = local_teardown);
 
 static struct mcl_extent extent(uint32_t handle, uintptr_t base, uint64_t size)
 {
@@ -136,6 +136,7 @@ Test(view, cutting_a_buffer_keeps_the_rest)
     cr_assert_eq(l.c->buffers[1].size, 300);
     mcl_buffers_cut(l.c, l.memory, 1000);
     cr_assert_eq(l.c->nbuffers, 0);
+    free(l.c->buffers);
 }
 
 /* One thread looks up while another changes the lists: never a freed view, never a wrong hit. */

@@ -1,0 +1,527 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libmcshm through ctypes, and an agent of one's own, for scenario tests.
+
+A scenario is a script: it makes an Agent, forks or connects clients, checks with check() and ends
+with 0, or with an uncaught exception. Under SAN=address the sanitized library is loaded; under
+SAN=thread the plain one is (TSan cannot be loaded late), against the sanitized agent.
+"""
+import ctypes as C
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+B = os.path.abspath(os.path.join(ROOT, os.environ.get("B", "build")))
+SAN = os.environ.get("SAN", "")
+PATIENCE = 60 if SAN else 20  # seconds to await a condition; everything is slower under a sanitizer
+
+if SAN == "address" and "libasan" not in os.environ.get("LD_PRELOAD", ""):
+    asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True,
+                          check=True).stdout.strip()
+    # Python itself leaks on purpose; leaks of the library are the unit tests' to find
+    os.environ["ASAN_OPTIONS"] = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
+    os.environ["LD_PRELOAD"] = os.path.realpath(asan)
+    os.execv(sys.executable, [sys.executable] + sys.argv)
+
+lib = C.CDLL(os.path.join(ROOT, "build/lib/libmcshm.so.0") if SAN == "thread"
+             else os.path.join(B, "lib/libmcshm.so.0"), use_errno=True)
+
+(OK, INVALID_ARGUMENT, INVALID_HANDLE, BAD_RANGE, ACCESS, NOT_REGISTERED, NO_MEMORY, NO_HUGEPAGES,
+ RING_FULL, NO_SLOTS, ARGS_FULL, TOO_MANY_TASKS, NO_BATCHES, BUSY, TIMEOUT, CANCELED, NOT_FOUND,
+ EXISTS, VERSION, AGENT_DOWN, PERMISSION, NOT_SUPPORTED, BAD_SHM, REVOKED, OVERLAP, FORKED,
+ INBOX_FULL, STRICT, LIMIT, PROTOCOL, MEMORY_FAULT, INTERNAL) = range(32)
+WAITING, PENDING, INVALID, S_CANCELED, COMPLETED, S_TIMEOUT, FAILED = range(7)
+READ, WRITE = 1, 2
+A_READ, A_WRITE, A_MAP_READ, A_MAP_WRITE = 1, 2, 4, 8
+RW = A_READ | A_WRITE
+HIGH, NORMAL, BACKGROUND = range(3)
+FENCE, NOTIFY = 1, 2
+PATHS = ["none", "local", "caller", "staged"]
+
+
+class Options(C.Structure):
+    _fields_ = [("size", C.c_size_t), ("socket_path", C.c_char_p), ("name", C.c_char_p),
+                ("connect_timeout_ms", C.c_uint32), ("control_timeout_ms", C.c_uint32),
+                ("caller_max", C.c_uint64), ("strict", C.c_bool), ("log", C.c_void_p),
+                ("log_context", C.c_void_p)]
+
+
+class QueueOptions(C.Structure):
+    _fields_ = [("size", C.c_size_t), ("depth", C.c_uint32), ("slots", C.c_uint32),
+                ("batches", C.c_uint32), ("args_size", C.c_uint64)]
+
+
+class Notification(C.Structure):
+    _fields_ = [("name", C.c_void_p), ("name_size", C.c_size_t), ("message", C.c_void_p),
+                ("message_size", C.c_size_t)]
+
+
+class Request(C.Structure):
+    _fields_ = [("opcode", C.c_int), ("flags", C.c_uint32), ("priority", C.c_int),
+                ("deadline_us", C.c_uint32), ("local", C.c_void_p), ("segment", C.c_uint32),
+                ("remote_address", C.c_uint64), ("length", C.c_uint64), ("cookie", C.c_uint64),
+                ("notify", C.POINTER(Notification))]
+
+
+class Piece(C.Structure):
+    _fields_ = [("local_offset", C.c_uint64), ("remote_offset", C.c_uint64), ("length", C.c_uint64)]
+
+
+class Stride(C.Structure):
+    _fields_ = [("count", C.c_uint64), ("block", C.c_uint64), ("local_stride", C.c_uint64),
+                ("remote_stride", C.c_uint64)]
+
+
+class TaskStatus(C.Structure):
+    _fields_ = [("state", C.c_int), ("error", C.c_int), ("path", C.c_int),
+                ("remote_quiesced", C.c_bool), ("bytes", C.c_uint64), ("cookie", C.c_uint64),
+                ("queue_ns", C.c_uint32), ("move_ns", C.c_uint32), ("notify_ns", C.c_uint32)]
+
+
+class Buffer(C.Structure):
+    _fields_ = [("address", C.c_uint64), ("size", C.c_uint64), ("access", C.c_uint32),
+                ("location", C.c_char * 32)]
+
+
+class Stats(C.Structure):
+    _fields_ = [(n, C.c_uint64) for n in
+                ("submitted", "caller_tasks", "caller_bytes", "staged_tasks", "staged_bytes",
+                 "doorbells", "sleeps", "ring_full", "notifications")]
+
+
+lib.mcshm_last_error.restype = C.c_char_p
+lib.mcshm_strerror.restype = C.c_char_p
+for name, types in {
+        "mcshm_connect": [C.POINTER(Options), C.POINTER(C.c_void_p)],
+        "mcshm_close": [C.c_void_p], "mcshm_last_error": [C.c_void_p],
+        "mcshm_alloc": [C.c_void_p, C.c_size_t, C.c_size_t, C.c_char_p, C.POINTER(C.c_void_p)],
+        "mcshm_free": [C.c_void_p, C.c_void_p],
+        "mcshm_register_memfd": [C.c_void_p, C.c_int, C.c_size_t, C.POINTER(C.c_void_p)],
+        "mcshm_register": [C.c_void_p, C.c_void_p, C.c_size_t],
+        "mcshm_unregister": [C.c_void_p, C.c_void_p],
+        "mcshm_segment_publish": [C.c_void_p, C.c_char_p, C.c_uint32],
+        "mcshm_segment_withdraw": [C.c_void_p],
+        "mcshm_buffer_publish": [C.c_void_p, C.c_void_p, C.c_size_t, C.c_uint32,
+                                 C.POINTER(C.c_uint64)],
+        "mcshm_buffer_withdraw": [C.c_void_p, C.c_void_p, C.c_size_t],
+        "mcshm_revoke": [C.c_void_p, C.c_void_p, C.c_size_t],
+        "mcshm_segment_open": [C.c_void_p, C.c_char_p, C.POINTER(C.c_uint32)],
+        "mcshm_segment_close": [C.c_void_p, C.c_uint32],
+        "mcshm_segment_describe": [C.c_void_p, C.c_uint32, C.POINTER(Buffer),
+                                   C.POINTER(C.c_size_t)],
+        "mcshm_map": [C.c_void_p, C.c_uint32, C.c_uint64, C.c_size_t, C.POINTER(C.c_void_p)],
+        "mcshm_unmap": [C.c_void_p, C.c_void_p],
+        "mcshm_queue_open": [C.c_void_p, C.POINTER(QueueOptions), C.POINTER(C.c_void_p)],
+        "mcshm_queue_close": [C.c_void_p],
+        "mcshm_batch_alloc": [C.c_void_p, C.c_uint32, C.POINTER(C.c_uint64)],
+        "mcshm_batch_free": [C.c_void_p, C.c_uint64],
+        "mcshm_batch_poll": [C.c_void_p, C.c_uint64, C.c_void_p],
+        "mcshm_batch_wait": [C.c_void_p, C.c_uint64, C.c_int64],
+        "mcshm_submit": [C.c_void_p, C.c_uint64, C.POINTER(Request), C.c_size_t],
+        "mcshm_submit_list": [C.c_void_p, C.c_uint64, C.POINTER(Request), C.POINTER(Piece),
+                              C.c_size_t],
+        "mcshm_submit_stride": [C.c_void_p, C.c_uint64, C.POINTER(Request), C.POINTER(Stride)],
+        "mcshm_submit_notify": [C.c_void_p, C.c_uint64, C.POINTER(Request)],
+        "mcshm_task_poll": [C.c_void_p, C.c_uint64, C.c_uint32, C.POINTER(TaskStatus)],
+        "mcshm_cancel": [C.c_void_p, C.c_uint64, C.c_uint32],
+        "mcshm_notify_recv": [C.c_void_p, C.POINTER(Notification), C.c_int64],
+        "mcshm_get_stats": [C.c_void_p, C.POINTER(Stats)]}.items():
+    getattr(lib, name).argtypes = types
+
+
+class McshmError(Exception):
+    def __init__(self, status, call, text):
+        super().__init__(f"{call}: {lib.mcshm_strerror(status).decode()}: {text}")
+        self.status, self.text = status, text
+
+
+def check(condition, *words):
+    if not condition:
+        raise AssertionError(" ".join(str(w) for w in words))
+
+
+def equal(got, wanted, what=""):
+    check(got == wanted, f"{what}: got {got!r}, wanted {wanted!r}")
+
+
+def await_(condition, what):
+    """Polls until condition() is true; returns what it returned."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        value = condition()
+        if value:
+            return value
+        check(time.monotonic() < end, "waited in vain for", what)
+        time.sleep(0.005)
+
+
+def refused(status, call, *args):
+    """call(*args) must fail with this status; returns the sentence."""
+    try:
+        call(*args)
+    except McshmError as e:
+        equal(e.status, status, f"status of {e}")
+        return e.text
+    raise AssertionError(f"{call.__name__}{args[:3]} succeeded, wanted status {status}")
+
+
+def skip(reason):
+    print(reason)
+    sys.exit(77)
+
+
+class Client:
+    """One connection with one queue."""
+
+    def __init__(self, path, name="test", caller_max=0, strict=False, queue=None):
+        o = Options()
+        lib.mcshm_options_init(C.byref(o))
+        o.socket_path, o.name = path.encode(), name.encode()
+        o.caller_max, o.strict = caller_max, strict
+        self.c, self.q = C.c_void_p(), C.c_void_p()
+        self.do("connect", C.byref(o), C.byref(self.c))
+        if queue is None:
+            queue = {}
+        qo = QueueOptions(size=C.sizeof(QueueOptions), **queue)
+        self.do("queue_open", self.c, C.byref(qo), C.byref(self.q))
+
+    def do(self, what, *args):
+        status = getattr(lib, "mcshm_" + what)(*args)
+        if status != OK:
+            raise McshmError(status, what, lib.mcshm_last_error(None).decode())
+
+    def close(self):
+        if self.q:
+            status = lib.mcshm_queue_close(self.q)
+            check(status in (OK, AGENT_DOWN), "queue_close", status)
+            self.q = None
+        lib.mcshm_close(self.c)
+        self.c = None
+
+    def alloc(self, size, align=0, location=None):
+        p = C.c_void_p()
+        self.do("alloc", self.c, size, align, location, C.byref(p))
+        return p.value
+
+    def free(self, p):
+        self.do("free", self.c, p)
+
+    def register(self, p, size):
+        self.do("register", self.c, p, size)
+
+    def unregister(self, p):
+        self.do("unregister", self.c, p)
+
+    def register_memfd(self, fd, size):
+        p = C.c_void_p()
+        self.do("register_memfd", self.c, fd, size, C.byref(p))
+        return p.value
+
+    def publish(self, name, flags=0):
+        self.do("segment_publish", self.c, name.encode(), flags)
+
+    def withdraw(self):
+        self.do("segment_withdraw", self.c)
+
+    def buffer(self, p, size, access=RW):
+        address = C.c_uint64()
+        self.do("buffer_publish", self.c, p, size, access, C.byref(address))
+        return address.value
+
+    def unbuffer(self, p, size):
+        self.do("buffer_withdraw", self.c, p, size)
+
+    def revoke(self, p, size):
+        self.do("revoke", self.c, p, size)
+
+    def open(self, name):
+        s = C.c_uint32()
+        self.do("segment_open", self.c, name.encode(), C.byref(s))
+        return s.value
+
+    def close_segment(self, segment):
+        self.do("segment_close", self.c, segment)
+
+    def describe(self, segment):
+        n = C.c_size_t(64)
+        buffers = (Buffer * 64)()
+        self.do("segment_describe", self.c, segment, buffers, C.byref(n))
+        return list(buffers[:min(n.value, 64)])
+
+    def map(self, segment, address, size):
+        p = C.c_void_p()
+        self.do("map", self.c, segment, address, size, C.byref(p))
+        return p.value
+
+    def unmap(self, p):
+        self.do("unmap", self.c, p)
+
+    def batch(self, tasks=1):
+        b = C.c_uint64()
+        self.do("batch_alloc", self.q, tasks, C.byref(b))
+        return b.value
+
+    def batch_free(self, b):
+        self.do("batch_free", self.q, b)
+
+    def request(self, op, local, segment, remote, length, **more):
+        return Request(opcode=op, priority=more.pop("priority", NORMAL), local=local,
+                       segment=segment, remote_address=remote & (1 << 64) - 1,
+                       length=length & (1 << 64) - 1, **more)
+
+    def submit(self, b, *requests):
+        self.do("submit", self.q, b, (Request * len(requests))(*requests), len(requests))
+
+    def submit_list(self, b, request, pieces):
+        self.do("submit_list", self.q, b, C.byref(request),
+                (Piece * len(pieces))(*[Piece(*p) for p in pieces]), len(pieces))
+
+    def submit_stride(self, b, request, *stride):
+        self.do("submit_stride", self.q, b, C.byref(request), C.byref(Stride(*stride)))
+
+    def notify(self, b, segment, name, message, **more):
+        r = Request(segment=segment, priority=NORMAL, notify=C.pointer(note(name, message)), **more)
+        self.do("submit_notify", self.q, b, C.byref(r))
+
+    def wait(self, b, seconds=PATIENCE):
+        self.do("batch_wait", self.q, b, int(seconds * 1e6))
+
+    def task(self, b, index=0):
+        s = TaskStatus()
+        self.do("task_poll", self.q, b, index, C.byref(s))
+        return s
+
+    def cancel(self, b, index=0):
+        self.do("cancel", self.q, b, index)
+
+    def run(self, request, pieces=None, stride=None):
+        """Submits one task, waits, frees the batch; returns its status."""
+        b = self.batch()
+        try:
+            if pieces is not None:
+                self.submit_list(b, request, pieces)
+            elif stride is not None:
+                self.submit_stride(b, request, *stride)
+            else:
+                self.submit(b, request)
+            self.wait(b)
+            return self.task(b)
+        finally:
+            self.batch_free(b)
+
+    def write(self, local, segment, remote, length, **more):
+        return self.run(self.request(WRITE, local, segment, remote, length, **more))
+
+    def read(self, local, segment, remote, length, **more):
+        return self.run(self.request(READ, local, segment, remote, length, **more))
+
+    def recv(self, seconds=PATIENCE):
+        n = Notification()
+        self.do("notify_recv", self.c, C.byref(n), int(seconds * 1e6))
+        return C.string_at(n.name, n.name_size), C.string_at(n.message, n.message_size)
+
+    def stats(self):
+        s = Stats()
+        self.do("get_stats", self.c, C.byref(s))
+        return s
+
+
+def note(name, message):
+    a, b = C.create_string_buffer(name, len(name)), C.create_string_buffer(message, len(message))
+    n = Notification(C.cast(a, C.c_void_p), len(name), C.cast(b, C.c_void_p), len(message))
+    n.keep = (a, b)
+    return n
+
+
+def fill(p, size, byte):
+    C.memset(p, byte, size)
+
+
+def peek(p, size):
+    return C.string_at(p, size)
+
+
+class Agent:
+    """mcshmd in a folder of its own."""
+
+    def __init__(self, *settings, **more):
+        self.dir = more.get("dir") or tempfile.mkdtemp(dir=os.environ.get("TMPDIR"), prefix="a")
+        self.socket = os.path.join(self.dir, "s")
+        self.log = os.path.join(self.dir, "log")
+        self.settings = ("pool.size=256M", "pool.extent_size=2M", "admin.listen=127.0.0.1:0",
+                         "agent.socket=" + self.socket) + settings
+        self.prefix = more.get("prefix", [])
+        self.process = None
+        self.start()
+
+    def command(self, *more):
+        words = self.prefix + [os.path.join(B, "bin/mcshmd")]
+        for s in self.settings:
+            words += ["--set", s]
+        return words + list(more)
+
+    def start(self):
+        r, w = os.pipe()
+        os.set_inheritable(w, True)
+        env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+        env["ASAN_OPTIONS"] = env.get("ASAN_OPTIONS", "").replace(":detect_leaks=0", "")
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(self.command("--ready-fd", str(w)), stdin=subprocess.DEVNULL,
+                                            stdout=log, stderr=log, pass_fds=(w,), env=env)
+        os.close(w)
+        ready = os.read(r, 1)  # "" when it ended instead
+        os.close(r)
+        if ready != b"R":
+            self.process.wait()
+            raise AssertionError("the agent does not start: " + self.text())
+
+    def text(self):
+        with open(self.log, errors="replace") as f:
+            return f.read()
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def stop(self):
+        """SIGTERM; returns the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def freeze(self):
+        """SIGSTOP, and all of its threads have stopped."""
+        self.process.send_signal(signal.SIGSTOP)
+
+        def stopped():
+            tasks = f"/proc/{self.process.pid}/task"
+            return all(open(f"{tasks}/{t}/stat").read().rpartition(")")[2].split()[0] == "T"
+                       for t in os.listdir(tasks))
+        await_(stopped, "the agent to stand still")
+
+    def thaw(self):
+        self.process.send_signal(signal.SIGCONT)
+
+    def ask(self, *words):
+        """What `mcshm --json WORDS` says."""
+        env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+        p = subprocess.run([os.path.join(B, "bin/mcshm"), "--socket", self.socket, "--json", *words],
+                           capture_output=True, text=True, env=env)
+        check(p.returncode == 0, "mcshm", words, p.stderr)
+        return json.loads(p.stdout)
+
+    def status(self):
+        return self.ask("status")
+
+    def counter(self, name):
+        return int(self.status()["counters"][name])
+
+    def fds(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def empty(self):
+        """No session but the asking one, no extent, no segment."""
+        s = self.status()
+        return s["sessions"] == 1 and s["pool"]["extents"] == 0 and s["pool"]["used"] == 0 and \
+            s["segments"] == 0
+
+    def finish(self):
+        """The last check of each scenario: nothing leaked, a clean stop, no sanitizer report."""
+        check(self.alive(), "the agent died:", self.text())
+        await_(self.empty, "sessions and memory to go: " + json.dumps(self.status()))
+        equal(self.stop(), 0, "exit status of the agent: " + self.text())
+        check(not os.path.exists(self.socket), "the socket is still there")
+
+
+class Child:
+    """A forked process that runs f(pipe); f talks by pipe.send(line) and pipe.recv()."""
+
+    def __init__(self, f):
+        a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 1
+            try:
+                a.close()
+                f(Pipe(b))
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        b.close()
+        self.pipe = Pipe(a)
+
+    def kill(self, how=signal.SIGKILL):
+        os.kill(self.pid, how)
+        return os.waitpid(self.pid, 0)[1]
+
+    def join(self):
+        equal(os.waitpid(self.pid, 0)[1], 0, "exit status of a child")
+
+
+class Pipe:
+    def __init__(self, s):
+        self.s = s
+        s.settimeout(3 * PATIENCE)
+
+    def send(self, *values):
+        self.s.send(json.dumps(values).encode())
+
+    def recv(self):
+        data = self.s.recv(65536)
+        check(data, "the other process is gone")
+        return json.loads(data)
+
+
+class Raw:
+    """A connection that speaks shm/message.h by hand."""
+    MAGIC = 0x4d485343
+
+    def __init__(self, path):
+        self.s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.s.settimeout(PATIENCE)
+        self.s.connect(path)
+
+    def send(self, type_, body=b"", fds=(), magic=MAGIC, version=1, length=None, status=0, id_=1):
+        h = struct.pack("<IHHIIII", magic, version, type_, 24 + len(body) if length is None else length,
+                        id_, status, 0)
+        self.raw(h + body, fds)
+
+    def raw(self, data, fds=()):
+        socket.send_fds(self.s, [data], list(fds)) if fds else self.s.send(data)
+
+    def recv(self):
+        """(type, status, body, fds), or None when the agent has hung up."""
+        try:
+            data, fds, _, _ = socket.recv_fds(self.s, 16384, 4)
+        except ConnectionResetError:
+            return None
+        if not data:
+            return None
+        _, _, type_, _, _, status, _ = struct.unpack("<IHHIIII", data[:24])
+        return type_, status, data[24:], fds
+
+    def hello(self, abi=1):
+        self.send(1, struct.pack("<IIQ256s", abi, 0, 0, b"raw"))
+        return self.recv()
+
+    def closed(self):
+        """Has the agent ended this session? Reads what it still had to say."""
+        while True:
+            m = self.recv()
+            if m is None:
+                return True
+            for fd in m[3]:
+                os.close(fd)
