@@ -112,7 +112,8 @@ int mcd_queue_init(struct mcd_queue *q)
     /* Untouched records cost no memory: calloc takes large tables from fresh pages. */
     q->tasks = calloc(q->shm.slots, sizeof(*q->tasks));
     q->batches = calloc(q->shm.batches, sizeof(*q->batches));
-    if (q->tasks == NULL || q->batches == NULL) {
+    q->active = calloc((q->shm.slots + 63) / 64, sizeof(*q->active));
+    if (q->tasks == NULL || q->batches == NULL || q->active == NULL) {
         mcd_queue_fini(q);
         return -ENOMEM;
     }
@@ -126,6 +127,8 @@ void mcd_queue_fini(struct mcd_queue *q)
 {
     free(q->tasks);
     free(q->batches);
+    free(q->active);
+    q->active = NULL;
     q->tasks = NULL;
     q->batches = NULL;
 }

@@ -69,7 +69,7 @@ struct mcd_task {
     uint64_t piece_done;  /* bytes of it that are done */
     uint32_t queue_ns;
     enum mcd_phase phase;
-    bool active, cancel;
+    bool cancel;
     uint32_t class_prev, class_next; /* FIFO of its class */
     uint32_t age_prev, age_next;     /* FIFO of the queue */
 };
@@ -87,6 +87,7 @@ struct mcd_queue {
     /* engine */
     struct mcs_ring_consumer consumer;
     struct mcd_task *tasks;    /* by slot */
+    uint64_t *active;          /* a bit a slot: parked tasks */
     struct mcd_batch *batches; /* by index */
     uint32_t class_head[MCS_CLASS_COUNT], class_tail[MCS_CLASS_COUNT];
     uint32_t age_head, age_tail;

@@ -119,31 +119,6 @@ static int configure(struct mcd_config *c, char *error, size_t error_size)
     return res != 0 ? res : mcd_config_check(c, error, error_size);
 }
 
-/* The last-level cache as sysfs gives it, bytes. sysconf() multiplies it by the sockets that a
- * hypervisor makes up. */
-static uint64_t cache_size(void)
-{
-    unsigned long long kib = 0;
-    FILE *f = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "re");
-
-    if (f != NULL) {
-        if (fscanf(f, "%lluK", &kib) != 1)
-            kib = 0;
-        fclose(f);
-    }
-    return kib << 10;
-}
-
-/* Past this the copy of a task goes around the cache: what both of its sides would fill. */
-static uint64_t stream_min(const struct mcd_config *c)
-{
-    uint64_t cache = cache_size();
-
-    if (c->stream_min != 0)
-        return c->stream_min;
-    return cache != 0 ? cache / 4 : UINT64_C(8) << 20;
-}
-
 static void raise_limits(void)
 {
     struct rlimit r;
@@ -167,7 +142,7 @@ static int create_engines(struct mcd_agent *a, const int *cores, unsigned n)
             .tick_shift = a->tick_shift,
             .spin_us = a->config.spin_us,
             .slice = a->config.slice,
-            .stream_min = stream_min(&a->config),
+            .stream_min = a->config.stream_min,
             .deadline_us = a->config.deadline_ms * 1000,
             .fence_turns = !mcd_grace_has_membarrier(),
             .control_fd = a->event_fd,

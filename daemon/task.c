@@ -22,6 +22,7 @@
 #define WAKE_TURNS 64u  /* turns between a completion and the look for a sleeping client */
 #define PIECE_COST 256u /* bytes that the handling of a piece counts for in a budget */
 #define CHECK_COST 128u /* the same for only checking it */
+#define ALONE 4u        /* slices a turn while no other queue is active */
 #define GROUP 16u       /* slices posted together */
 
 /* ---- completion ------------------------------------------------------------------ */
@@ -51,7 +52,17 @@ static void flush_batches(struct mcd_queue *q)
     q->ndirty = 0;
 }
 
-/* Every task ends here, once. */
+static void mark_dirty(struct mcd_queue *q, uint32_t batch)
+{
+    if (q->batches[batch].dirty)
+        return;
+    if (q->ndirty == sizeof(q->dirty) / sizeof(q->dirty[0]))
+        flush_batches(q);
+    q->batches[batch].dirty = true;
+    q->dirty[q->ndirty++] = batch;
+}
+
+/* Every task ends here, once, or in complete_all(). */
 static void end_task(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
                      const struct outcome *o)
 {
@@ -65,12 +76,7 @@ static void end_task(struct mcd_engine *g, struct mcd_queue *q, const struct mcs
         b->ended++;
         b->bytes += o->bytes;
         b->failed += o->state != MCS_STATE_COMPLETED;
-        if (!b->dirty) {
-            if (q->ndirty == sizeof(q->dirty) / sizeof(q->dirty[0]))
-                flush_batches(q);
-            b->dirty = true;
-            q->dirty[q->ndirty++] = d->batch;
-        }
+        mark_dirty(q, d->batch);
     }
     mcs_count(&q->tasks_ended, 1);
     mcs_count(&q->bytes_moved, o->bytes);
@@ -120,25 +126,63 @@ static inline struct mcd_segment *find_segment(const struct mcd_session *s, uint
     return o != NULL && o->handle == handle ? o->segment : NULL;
 }
 
+/* What was found last. Good for one turn: nothing that can be found is freed within it. */
+struct lookups {
+    uint32_t extent_handle, segment_handle; /* 0: none, no handle is 0 */
+    const struct mcd_extent *extent;
+    const struct mcd_buffer *buffer;
+};
+
+static bool inside(const struct mcd_buffer *b, uint64_t address, uint64_t length)
+{
+    uint64_t at = address - b->address;
+
+    return address >= b->address && at < b->length && length <= b->length - at;
+}
+
+/* The buffer that a remote range lies in. */
+static enum mcs_status find_buffer(const struct mcd_queue *q, const struct mcs_desc *d,
+                                   uint64_t remote_addr, uint64_t length, struct lookups *found)
+{
+    const struct mcd_segment *seg = find_segment(q->session, d->segment);
+    const struct mcd_buffer *b;
+
+    if (seg == NULL)
+        return MCS_INVALID_HANDLE;
+    /* partner: swap() in segment.c */
+    b = mcd_snapshot_find(mcs_load_acquire(&seg->snapshot), remote_addr, length);
+    if (b == NULL)
+        return mcs_load_acquire(&seg->owner) == NULL ? MCS_REVOKED : MCS_BAD_RANGE;
+    found->segment_handle = d->segment;
+    found->buffer = b;
+    return MCS_OK;
+}
+
 /* Both ends of one piece, as pointers of the agent. Good for this turn only. */
 static enum mcs_status resolve(const struct mcd_queue *q, const struct mcs_desc *d,
                                uint64_t local_offset, uint64_t remote_addr, uint64_t length,
-                               struct mct_slice *slice)
+                               struct lookups *found, struct mct_slice *slice)
 {
-    const struct mcd_extent *e = find_extent(q->session, d->extent);
-    const struct mcd_segment *seg = find_segment(q->session, d->segment);
-    const struct mcd_snapshot *snap;
-    const struct mcd_buffer *b;
+    const struct mcd_extent *e = found->extent;
+    const struct mcd_buffer *b = found->buffer;
     uint64_t remote_offset;
 
-    if (e == NULL || seg == NULL)
-        return MCS_INVALID_HANDLE;
+    if (found->extent_handle != d->extent) {
+        e = find_extent(q->session, d->extent);
+        if (e == NULL)
+            return MCS_INVALID_HANDLE;
+        found->extent_handle = d->extent;
+        found->extent = e;
+    }
+    if (found->segment_handle != d->segment || !inside(b, remote_addr, length)) {
+        enum mcs_status res = find_buffer(q, d, remote_addr, length, found);
+
+        if (res != MCS_OK)
+            return res;
+        b = found->buffer;
+    }
     if (local_offset > e->size || length > e->size - local_offset)
         return MCS_BAD_RANGE;
-    snap = mcs_load_acquire(&seg->snapshot); /* partner: swap() in segment.c */
-    b = mcd_snapshot_find(snap, remote_addr, length);
-    if (b == NULL)
-        return mcs_load_acquire(&seg->owner) == NULL ? MCS_REVOKED : MCS_BAD_RANGE;
     if ((b->access & (d->op == MCS_OP_READ ? MCS_ACCESS_READ : MCS_ACCESS_WRITE)) == 0)
         return MCS_ACCESS;
     remote_offset = b->offset + (remote_addr - b->address);
@@ -217,12 +261,17 @@ static enum mcs_status check_args(const struct mcd_queue *q, struct mcd_task *t)
 
 /* ---- parked tasks ---------------------------------------------------------------- */
 
+static bool is_active(const struct mcd_queue *q, uint32_t slot)
+{
+    return (q->active[slot / 64] >> (slot % 64) & 1) != 0;
+}
+
 static void park(struct mcd_queue *q, uint32_t slot)
 {
     struct mcd_task *t = &q->tasks[slot];
     unsigned c = t->desc.priority;
 
-    t->active = true;
+    q->active[slot / 64] |= UINT64_C(1) << (slot % 64);
     t->class_next = t->age_next = MCD_NO_TASK;
     t->class_prev = q->class_tail[c];
     t->age_prev = q->age_tail;
@@ -259,7 +308,7 @@ static void unpark(struct mcd_queue *q, uint32_t slot)
         q->tasks[t->age_next].age_prev = t->age_prev;
     else
         q->age_tail = t->age_prev;
-    t->active = false;
+    q->active[slot / 64] &= ~(UINT64_C(1) << (slot % 64));
     q->parked--;
 }
 
@@ -288,6 +337,7 @@ static bool check_pieces(struct mcd_queue *q, struct mcd_task *t, uint64_t *budg
                          enum mcs_status *error)
 {
     uint64_t n = t->desc.shape == MCS_SHAPE_ONE ? 1 : t->args.count;
+    struct lookups found = {0};
 
     while (t->piece < n) {
         uint64_t local, remote, length;
@@ -298,7 +348,7 @@ static bool check_pieces(struct mcd_queue *q, struct mcd_task *t, uint64_t *budg
         *budget -= CHECK_COST;
         *error = get_piece(q, t, t->piece, &local, &remote, &length);
         if (*error == MCS_OK)
-            *error = resolve(q, &t->desc, local, remote, length, &slice);
+            *error = resolve(q, &t->desc, local, remote, length, &found, &slice);
         if (*error == MCS_OK && __builtin_add_overflow(t->total, length, &t->total))
             *error = MCS_BAD_RANGE;
         if (*error != MCS_OK)
@@ -322,6 +372,7 @@ static bool move_pieces(struct mcd_engine *g, struct mcd_queue *q, struct mcd_ta
 {
     uint64_t n = t->desc.shape == MCS_SHAPE_ONE ? 1 : t->args.count;
     unsigned long faults = mcd_fault_count();
+    struct lookups found = {0};
 
     while (t->piece < n && *budget != 0) {
         struct mct_slice slices[GROUP], *posted[GROUP];
@@ -337,12 +388,13 @@ static bool move_pieces(struct mcd_engine *g, struct mcd_queue *q, struct mcd_ta
                 *error = MCS_BAD_RANGE;
             if (*error == MCS_OK) {
                 part = whole - t->piece_done < *budget ? whole - t->piece_done : *budget;
-                *error =
-                    resolve(q, &t->desc, local + t->piece_done, remote + t->piece_done, part, s);
+                *error = resolve(q, &t->desc, local + t->piece_done, remote + t->piece_done, part,
+                                 &found, s);
             }
             if (*error != MCS_OK)
                 break;
             s->large = t->total >= g->o.stream_min;
+            s->pass = t->taken + t->desc.slot;
             t->piece_done += part;
             if (t->piece_done == whole) {
                 t->piece++;
@@ -442,18 +494,23 @@ static bool advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *
         t->started = mcs_ticks();
         t->queue_ns = clip32(t->queue_ns + mcd_ticks_to_ns(g, t->started - t->taken));
         t->phase = t->desc.op == MCS_OP_NOTIFY ? MCD_DELIVER : MCD_MOVE;
-        /* PENDING for who looks; costs nothing beside a task of this size */
-        mcs_slot_complete(
-            &q->shm, t->desc.slot,
-            MCS_SLOT_WORD(t->desc.generation, MCS_OK, g->local_ops->path, MCS_STATE_PENDING), 0,
-            t->queue_ns, 0, 0);
     }
     if (t->phase == MCD_MOVE) {
+        bool begun = t->bytes != 0;
+
         if (*budget == 0)
             return any;
         any = true;
-        if (!move_pieces(g, q, t, budget, &error))
+        if (!move_pieces(g, q, t, budget, &error)) {
+            if (begun)
+                return true;
+            /* PENDING, for who looks */
+            mcs_slot_complete(
+                &q->shm, t->desc.slot,
+                MCS_SLOT_WORD(t->desc.generation, MCS_OK, g->local_ops->path, MCS_STATE_PENDING),
+                t->bytes, t->queue_ns, 0, 0);
             return true;
+        }
         t->moved_at = mcs_ticks();
         if (error != MCS_OK) {
             end_parked(g, q, t, MCS_STATE_FAILED, error);
@@ -497,7 +554,7 @@ static bool run_parked(struct mcd_engine *g, struct mcd_queue *q, uint64_t budge
                 g->now < t->deadline)
                 break;
             any |= advance(g, q, t, &budget);
-            if (t->active && t->phase != MCD_DELIVER)
+            if (is_active(q, slot) && t->phase != MCD_DELIVER)
                 return true; /* the budget is used up */
             slot = next;
         }
@@ -526,7 +583,7 @@ static void break_queue(struct mcd_engine *g, struct mcd_queue *q, const char *w
 
 static void cancel(struct mcd_queue *q, const struct mcs_desc *d)
 {
-    if (d->slot < q->shm.slots && q->tasks[d->slot].active &&
+    if (d->slot < q->shm.slots && is_active(q, d->slot) &&
         q->tasks[d->slot].desc.generation == d->generation)
         q->tasks[d->slot].cancel = true;
 }
@@ -552,40 +609,76 @@ static bool may_run_now(const struct mcd_queue *q, const struct mcs_desc *d)
     return true;
 }
 
+/* Descriptors of one burst that can run at once. */
 struct fresh {
     struct mcs_desc *descs[MCD_BURST];
     uint32_t queue_ns[MCD_BURST];
     struct mct_slice slices[MCD_BURST];
     struct mct_slice *posted[MCD_BURST];
     unsigned n;
+    struct lookups found;
+    /* a burst mostly has one stamp: how old it is */
+    bool stamped;
+    uint32_t stamp, stamp_ns;
+    uint64_t age;
 };
+
+/* The good end of run_now(): what end_task() does for each, with the sums made once. */
+static void complete_all(struct mcd_engine *g, struct mcd_queue *q, const struct fresh *f,
+                         uint32_t move_ns)
+{
+    uint32_t last = UINT32_MAX;
+    struct mcd_batch *b = NULL;
+    uint64_t bytes = 0;
+
+    for (unsigned i = 0; i < f->n; i++) {
+        const struct mcs_desc *d = f->descs[i];
+        uint64_t length = f->slices[i].length;
+
+        mcs_slot_complete(&q->shm, d->slot,
+                          MCS_SLOT_WORD(d->generation, MCS_OK, g->local_ops->path,
+                                        MCS_STATE_COMPLETED | MCS_SLOT_REMOTE_QUIESCED),
+                          length, f->queue_ns[i], move_ns, 0);
+        if (d->batch != last) {
+            last = d->batch;
+            b = &q->batches[last];
+            mark_dirty(q, last);
+        }
+        if (b->generation == d->batch_generation) {
+            b->ended++;
+            b->bytes += length;
+        }
+        bytes += length;
+    }
+    mcs_count(&q->tasks_ended, f->n);
+    mcs_count(&q->bytes_moved, bytes);
+    mcs_count(&g->counters.tasks, f->n);
+    mcs_count(&g->counters.bytes, bytes);
+    mcs_count(&g->counters.states[MCS_STATE_COMPLETED], f->n);
+    if (q->wake_due == 0)
+        q->wake_due = g->turn + WAKE_TURNS;
+}
 
 /* Posts what was gathered and fills its slots. */
 static void run_now(struct mcd_engine *g, struct mcd_queue *q, struct fresh *f)
 {
     unsigned long faults = mcd_fault_count();
-    bool fault;
     uint32_t move_ns;
 
     if (f->n == 0)
         return;
     g->local_ops->post(g->local, f->posted, f->n);
-    fault = faults != mcd_fault_count();
-    if (fault)
-        mcs_count(&g->counters.faults, 1);
     /* one stamp for the burst: stage times are as fine as a turn */
     move_ns = clip32(mcd_ticks_to_ns(g, mcs_ticks() - g->now));
-    for (unsigned i = 0; i < f->n; i++) {
+    if (__builtin_expect(faults != mcd_fault_count(), 0)) {
         struct outcome o = {
-            .state = fault ? MCS_STATE_FAILED : MCS_STATE_COMPLETED,
-            .error = fault ? MCS_MEMORY_FAULT : MCS_OK,
-            .path = g->local_ops->path,
-            .bytes = f->slices[i].length,
-            .queue_ns = f->queue_ns[i],
-            .move_ns = move_ns,
-        };
+            .state = MCS_STATE_FAILED, .error = MCS_MEMORY_FAULT, .path = g->local_ops->path};
 
-        end_task(g, q, f->descs[i], &o);
+        mcs_count(&g->counters.faults, 1);
+        for (unsigned i = 0; i < f->n; i++)
+            end_task(g, q, f->descs[i], &o);
+    } else {
+        complete_all(g, q, f, move_ns);
     }
     f->n = 0;
 }
@@ -610,16 +703,24 @@ static void park_fresh(struct mcd_engine *g, struct mcd_queue *q, const struct m
         park(q, d->slot);
 }
 
+static bool good_fields(const struct mcs_desc *d)
+{
+    return (d->op == MCS_OP_READ || d->op == MCS_OP_WRITE || d->op == MCS_OP_NOTIFY) &&
+           d->shape < MCS_SHAPE_COUNT && d->priority < MCS_CLASS_COUNT &&
+           (d->flags & ~MCS_DESC_FLAGS) == 0 &&
+           (d->op == MCS_OP_NOTIFY || d->shape != MCS_SHAPE_ONE || d->length != 0);
+}
+
 /* False: the queue is broken. */
 static bool accept(struct mcd_engine *g, struct mcd_queue *q, struct mcs_desc *d, struct fresh *f,
                    uint64_t *budget)
 {
-    uint64_t age, deadline;
+    struct mct_slice *slice = &f->slices[f->n];
     struct mcd_batch *b;
-    uint32_t queue_ns;
     enum mcs_status error;
+    uint64_t deadline;
 
-    if (d->op == MCS_OP_CANCEL) {
+    if (__builtin_expect(d->op == MCS_OP_CANCEL, 0)) {
         cancel(q, d);
         return true;
     }
@@ -627,7 +728,7 @@ static bool accept(struct mcd_engine *g, struct mcd_queue *q, struct mcs_desc *d
         break_queue(g, q, "a descriptor names a slot or batch beyond the queue's");
         return false;
     }
-    if (q->tasks[d->slot].active) {
+    if (is_active(q, d->slot)) {
         break_queue(g, q, "a descriptor names a slot that is in use");
         return false;
     }
@@ -635,38 +736,40 @@ static bool accept(struct mcd_engine *g, struct mcd_queue *q, struct mcs_desc *d
     if (b->generation != d->batch_generation)
         *b = (struct mcd_batch){.generation = d->batch_generation, .dirty = b->dirty};
     b->taken++;
-    age = age_of(g, d);
-    queue_ns = clip32(mcd_ticks_to_ns(g, age));
-    if ((d->op != MCS_OP_READ && d->op != MCS_OP_WRITE && d->op != MCS_OP_NOTIFY) ||
-        d->shape >= MCS_SHAPE_COUNT || d->priority >= MCS_CLASS_COUNT ||
-        (d->flags & ~MCS_DESC_FLAGS) != 0 ||
-        (d->op != MCS_OP_NOTIFY && d->shape == MCS_SHAPE_ONE && d->length == 0)) {
-        refuse(g, q, d, queue_ns, MCS_STATE_INVALID, MCS_INVALID_ARGUMENT);
+    if (!f->stamped || f->stamp != d->submitted) {
+        f->stamped = true;
+        f->stamp = d->submitted;
+        f->age = age_of(g, d);
+        f->stamp_ns = clip32(mcd_ticks_to_ns(g, f->age));
+    }
+    if (!good_fields(d)) {
+        refuse(g, q, d, f->stamp_ns, MCS_STATE_INVALID, MCS_INVALID_ARGUMENT);
         return true;
     }
     deadline = (d->deadline_us != 0 ? d->deadline_us : mcs_load_relaxed(&g->o.deadline_us)) *
                g->ticks_per_us;
-    if (age >= deadline) {
-        refuse(g, q, d, queue_ns, MCS_STATE_TIMEOUT, MCS_TIMEOUT);
+    if (f->age >= deadline) {
+        refuse(g, q, d, f->stamp_ns, MCS_STATE_TIMEOUT, MCS_TIMEOUT);
         return true;
     }
     if (d->op == MCS_OP_NOTIFY || d->shape != MCS_SHAPE_ONE || (d->flags & MCS_DESC_NOTIFY) != 0 ||
         d->length > *budget || !may_run_now(q, d)) {
         run_now(g, q, f); /* what came before stays before */
-        park_fresh(g, q, d, age, deadline);
+        park_fresh(g, q, d, f->age, deadline);
         return true;
     }
-    error = resolve(q, d, d->local_offset, d->remote_addr, d->length, &f->slices[f->n]);
+    error = resolve(q, d, d->local_offset, d->remote_addr, d->length, &f->found, slice);
     if (error != MCS_OK) {
-        refuse(g, q, d, queue_ns, MCS_STATE_INVALID, error);
+        refuse(g, q, d, f->stamp_ns, MCS_STATE_INVALID, error);
         return true;
     }
-    __builtin_prefetch(d->op == MCS_OP_WRITE ? f->slices[f->n].local : f->slices[f->n].remote, 0);
-    __builtin_prefetch(d->op == MCS_OP_WRITE ? f->slices[f->n].remote : f->slices[f->n].local, 1);
-    f->slices[f->n].large = d->length >= g->o.stream_min;
-    f->posted[f->n] = &f->slices[f->n];
+    __builtin_prefetch(d->op == MCS_OP_WRITE ? slice->local : slice->remote, 0);
+    __builtin_prefetch(d->op == MCS_OP_WRITE ? slice->remote : slice->local, 1);
+    slice->large = d->length >= g->o.stream_min;
+    slice->pass = g->now + d->slot;
+    f->posted[f->n] = slice;
     f->descs[f->n] = d;
-    f->queue_ns[f->n] = queue_ns;
+    f->queue_ns[f->n] = f->stamp_ns;
     f->n++;
     *budget -= d->length;
     return true;
@@ -675,7 +778,7 @@ static bool accept(struct mcd_engine *g, struct mcd_queue *q, struct mcs_desc *d
 bool mcd_queue_turn(struct mcd_engine *g, struct mcd_queue *q)
 {
     struct mcs_desc descs[MCD_BURST];
-    uint64_t budget = g->o.slice;
+    uint64_t budget = g->nhot == 1 ? g->o.slice * ALONE : g->o.slice;
     struct fresh fresh;
     bool any;
     int n;
@@ -688,6 +791,8 @@ bool mcd_queue_turn(struct mcd_engine *g, struct mcd_queue *q)
         return true;
     }
     fresh.n = 0;
+    fresh.stamped = false;
+    fresh.found = (struct lookups){0};
     for (int i = 0; i < n; i++)
         if (!accept(g, q, &descs[i], &fresh, &budget))
             break;

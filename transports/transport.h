@@ -66,7 +66,8 @@ enum mct_op { MCT_READ = 1, MCT_WRITE = 2 }; /* as MCS_OP_READ and MCS_OP_WRITE 
 
 struct mct_slice {
     enum mct_op op;
-    bool large;      /* part of a task beyond the cache: stream past it */
+    bool large;      /* of a large task: go past the cache where the target is not in it */
+    uint64_t pass;   /* the same in all slices of a task, different in the next task */
     uint64_t length; /* bytes, not 0 */
     /* local end */
     struct mct_reg *local_reg;

@@ -27,6 +27,7 @@ static void await(struct mcs_queue *q, uint32_t batch, uint32_t generation, uint
 
         if (word >> 32 == generation && (uint32_t)word == want)
             return;
+        mcs_batch_renew(q, batch, generation);
         mcs_queue_wait_begin(q, batch);
         word = mcs_batch_peek(q, batch);
         if (word >> 32 != generation || (uint32_t)word != want)

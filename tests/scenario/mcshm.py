@@ -190,7 +190,11 @@ class Client:
         if queue is None:
             queue = {}
         qo = QueueOptions(size=C.sizeof(QueueOptions), **queue)
-        self.do("queue_open", self.c, C.byref(qo), C.byref(self.q))
+        try:
+            self.do("queue_open", self.c, C.byref(qo), C.byref(self.q))
+        except McshmError:
+            lib.mcshm_close(self.c)
+            raise
 
     def do(self, what, *args):
         status = getattr(lib, "mcshm_" + what)(*args)

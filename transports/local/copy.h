@@ -8,14 +8,23 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* Chooses the kernels. Idempotent; call it before the first copy. */
 void mct_copy_init(void);
 
 /* src and dst do not overlap. */
-void mct_copy(void *dst, const void *src, size_t n);
-/* The same with non-temporal stores; ordered before any later store when it returns. */
+static inline void mct_copy(void *dst, const void *src, size_t n)
+{
+    if (n == 64) /* a constant size compiles to a few moves */
+        memcpy(dst, src, 64);
+    else
+        memcpy(dst, src, n);
+}
+
+/* The same with non-temporal stores, which nothing orders before later stores but the fence. */
 void mct_stream(void *dst, const void *src, size_t n);
+void mct_stream_fence(void);
 
 /* The name of the streaming kernel in use ("avx512", "avx2", "sse2", "memcpy"). */
 const char *mct_copy_kernel(void);
