@@ -267,6 +267,8 @@ static int look_at_batches(struct prefill *p)
         if (s->state == SOURCE_MOVING && (oldest == NULL || s->started < oldest->started))
             oldest = s;
     }
+    if (oldest == NULL) /* serve() asks only while something moves */
+        return say_error(-EPROTO, "prefill: no transfer is under way");
     status = mcshm_batch_wait(p->k.q, oldest->batch, RETRY_US);
     if (status == MCSHM_OK)
         see_end(p, oldest);

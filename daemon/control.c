@@ -254,7 +254,7 @@ static void reload(struct mcd_agent *a)
     }
     n = mcd_config_adopt(&a->config, &fresh, waiting, sizeof(waiting));
     mcd_log_set_level((int)a->config.log_level);
-    for (unsigned i = 0; i < a->nengines; i++) /* partner: accept() in task.c; any value will do */
+    for (unsigned i = 0; i < a->nengines; i++) /* partner: accept() in burst.c; any value will do */
         mcs_store_relaxed(&a->engines[i]->o.deadline_us, a->config.deadline_ms * 1000);
     mcd_info("SIGHUP: %u keys changed%s%s", n,
              waiting[0] != '\0' ? "; these wait for the next start: " : "", waiting);

@@ -156,7 +156,7 @@ void mcd_engine_unwatch(struct mcd_engine *g, int event_fd);
 int mcd_queue_init(struct mcd_queue *q);
 void mcd_queue_fini(struct mcd_queue *q);
 
-/* ---- task.c: what one turn does for one queue ------------------------------------ */
+/* ---- burst.c, task.c: what one turn does for one queue --------------------------- */
 
 /* Takes, checks and runs. True when something moved or ended. */
 bool mcd_queue_turn(struct mcd_engine *g, struct mcd_queue *q);

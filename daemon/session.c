@@ -359,7 +359,7 @@ static const char *complaint(struct mcd_session *s, uint64_t now)
     if (mcs_load_acquire(&s->inbox_error) != 0) /* partner: deliver() in task.c */
         return "its inbox words are impossible";
     for (const struct mcd_queue *q = s->queues; q != NULL; q = q->next) {
-        if (mcs_load_acquire(&q->error) != 0) /* partner: break_queue() in task.c */
+        if (mcs_load_acquire(&q->error) != 0) /* partner: break_queue() in burst.c */
             return "broke the protocol of its queue";
         if (mcd_fault_happened(q->guard))
             return "took its queue's memory away";

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What an engine does for one queue in one turn: take descriptors, check them, move bytes,
- * fill slots.  A task that fits into the turn's budget runs at once (run_now); the others
- * are parked and advance by slices (advance).
+ * Tasks in an engine: how their ranges are checked, how those that did not run at once are
+ * parked and advance by slices, how they end.  burst.c has the fresh ones.
  *
  * Nothing is believed: descriptors, argument heads and pieces are copied, then checked, then
  * the copy is used, each time they are used.  Pointers are looked up anew in each turn.
@@ -16,31 +15,16 @@
 
 #include "engine.h"
 #include "fault.h"
-#include "log.h"
 #include "session.h"
+#include "task.h"
 
-#define WAKE_TURNS 64u  /* turns between a completion and the look for a sleeping client */
 #define PIECE_COST 256u /* bytes that the handling of a piece counts for in a budget */
 #define CHECK_COST 128u /* the same for only checking it */
-#define ALONE 4u        /* slices a turn while no other queue is active */
 #define GROUP 16u       /* slices posted together */
 
 /* ---- completion ------------------------------------------------------------------ */
 
-struct outcome {
-    uint8_t state;
-    uint8_t path;
-    uint16_t error;
-    uint64_t bytes;
-    uint32_t queue_ns, move_ns, notify_ns;
-};
-
-static uint32_t clip32(uint64_t v)
-{
-    return v > UINT32_MAX ? UINT32_MAX : (uint32_t)v;
-}
-
-static void flush_batches(struct mcd_queue *q)
+void mcd_batches_flush(struct mcd_queue *q)
 {
     for (uint32_t i = 0; i < q->ndirty; i++) {
         struct mcd_batch *b = &q->batches[q->dirty[i]];
@@ -52,19 +36,18 @@ static void flush_batches(struct mcd_queue *q)
     q->ndirty = 0;
 }
 
-static void mark_dirty(struct mcd_queue *q, uint32_t batch)
+void mcd_batch_mark(struct mcd_queue *q, uint32_t batch)
 {
     if (q->batches[batch].dirty)
         return;
     if (q->ndirty == sizeof(q->dirty) / sizeof(q->dirty[0]))
-        flush_batches(q);
+        mcd_batches_flush(q);
     q->batches[batch].dirty = true;
     q->dirty[q->ndirty++] = batch;
 }
 
-/* Every task ends here, once, or in complete_all(). */
-static void end_task(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
-                     const struct outcome *o)
+void mcd_task_end(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
+                  const struct mcd_outcome *o)
 {
     struct mcd_batch *b = &q->batches[d->batch];
     /* Same host: the agent was the only writer, so the target's side is quiet too. */
@@ -76,7 +59,7 @@ static void end_task(struct mcd_engine *g, struct mcd_queue *q, const struct mcs
         b->ended++;
         b->bytes += o->bytes;
         b->failed += o->state != MCS_STATE_COMPLETED;
-        mark_dirty(q, d->batch);
+        mcd_batch_mark(q, d->batch);
     }
     mcs_count(&q->tasks_ended, 1);
     mcs_count(&q->bytes_moved, o->bytes);
@@ -86,15 +69,16 @@ static void end_task(struct mcd_engine *g, struct mcd_queue *q, const struct mcs
     if (o->error != MCS_OK)
         mcs_count(&g->counters.errors[o->error], 1);
     if (q->wake_due == 0)
-        q->wake_due = g->turn + WAKE_TURNS;
+        q->wake_due = g->turn + MCD_WAKE_TURNS;
 }
 
-static void refuse(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
-                   uint32_t queue_ns, enum mcs_state state, enum mcs_status error)
+void mcd_task_refuse(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
+                     uint32_t queue_ns, enum mcs_state state, enum mcs_status error)
 {
-    struct outcome o = {.state = (uint8_t)state, .error = (uint16_t)error, .queue_ns = queue_ns};
+    struct mcd_outcome o = {
+        .state = (uint8_t)state, .error = (uint16_t)error, .queue_ns = queue_ns};
 
-    end_task(g, q, d, &o);
+    mcd_task_end(g, q, d, &o);
 }
 
 void mcd_queue_wake(struct mcd_engine *g, struct mcd_queue *q)
@@ -126,13 +110,6 @@ static inline struct mcd_segment *find_segment(const struct mcd_session *s, uint
     return o != NULL && o->handle == handle ? o->segment : NULL;
 }
 
-/* What was found last. Good for one turn: nothing that can be found is freed within it. */
-struct lookups {
-    uint32_t extent_handle, segment_handle; /* 0: none, no handle is 0 */
-    const struct mcd_extent *extent;
-    const struct mcd_buffer *buffer;
-};
-
 static bool inside(const struct mcd_buffer *b, uint64_t address, uint64_t length)
 {
     uint64_t at = address - b->address;
@@ -142,7 +119,7 @@ static bool inside(const struct mcd_buffer *b, uint64_t address, uint64_t length
 
 /* The buffer that a remote range lies in. */
 static enum mcs_status find_buffer(const struct mcd_queue *q, const struct mcs_desc *d,
-                                   uint64_t remote_addr, uint64_t length, struct lookups *found)
+                                   uint64_t remote_addr, uint64_t length, struct mcd_lookups *found)
 {
     const struct mcd_segment *seg = find_segment(q->session, d->segment);
     const struct mcd_buffer *b;
@@ -158,10 +135,9 @@ static enum mcs_status find_buffer(const struct mcd_queue *q, const struct mcs_d
     return MCS_OK;
 }
 
-/* Both ends of one piece, as pointers of the agent. Good for this turn only. */
-static enum mcs_status resolve(const struct mcd_queue *q, const struct mcs_desc *d,
-                               uint64_t local_offset, uint64_t remote_addr, uint64_t length,
-                               struct lookups *found, struct mct_slice *slice)
+enum mcs_status mcd_resolve(const struct mcd_queue *q, const struct mcs_desc *d,
+                            uint64_t local_offset, uint64_t remote_addr, uint64_t length,
+                            struct mcd_lookups *found, struct mct_slice *slice)
 {
     const struct mcd_extent *e = found->extent;
     const struct mcd_buffer *b = found->buffer;
@@ -261,11 +237,6 @@ static enum mcs_status check_args(const struct mcd_queue *q, struct mcd_task *t)
 
 /* ---- parked tasks ---------------------------------------------------------------- */
 
-static bool is_active(const struct mcd_queue *q, uint32_t slot)
-{
-    return (q->active[slot / 64] >> (slot % 64) & 1) != 0;
-}
-
 static void park(struct mcd_queue *q, uint32_t slot)
 {
     struct mcd_task *t = &q->tasks[slot];
@@ -312,24 +283,44 @@ static void unpark(struct mcd_queue *q, uint32_t slot)
     q->parked--;
 }
 
+void mcd_task_park(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
+                   uint64_t age, uint64_t deadline)
+{
+    struct mcd_task *t = &q->tasks[d->slot];
+    enum mcs_status error;
+
+    *t = (struct mcd_task){
+        .desc = *d,
+        .taken = g->now,
+        .deadline = g->now + (deadline - age),
+        .queue_ns = mcd_clip32(mcd_ticks_to_ns(g, age)),
+        .phase = MCD_CHECK,
+    };
+    error = check_args(q, t);
+    if (error != MCS_OK)
+        mcd_task_refuse(g, q, d, t->queue_ns, MCS_STATE_INVALID, error);
+    else
+        park(q, d->slot);
+}
+
 static void end_parked(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t,
                        enum mcs_state state, enum mcs_status error)
 {
     uint64_t end = t->moved_at != 0 ? t->moved_at : mcs_ticks();
-    struct outcome o = {
+    struct mcd_outcome o = {
         .state = (uint8_t)state,
         .error = (uint16_t)error,
         .path = t->bytes != 0 ? g->local_ops->path : MCS_PATH_NONE,
         .bytes = t->bytes,
         .queue_ns = t->queue_ns,
-        .move_ns = t->started != 0 ? clip32(mcd_ticks_to_ns(g, end - t->started)) : 0,
+        .move_ns = t->started != 0 ? mcd_clip32(mcd_ticks_to_ns(g, end - t->started)) : 0,
         .notify_ns = t->moved_at != 0 && t->phase == MCD_DELIVER
-                         ? clip32(mcd_ticks_to_ns(g, mcs_ticks() - t->moved_at))
+                         ? mcd_clip32(mcd_ticks_to_ns(g, mcs_ticks() - t->moved_at))
                          : 0,
     };
 
     unpark(q, t->desc.slot);
-    end_task(g, q, &t->desc, &o);
+    mcd_task_end(g, q, &t->desc, &o);
 }
 
 /* Looks at the pieces before any moves. False: the budget is used up. */
@@ -337,7 +328,7 @@ static bool check_pieces(struct mcd_queue *q, struct mcd_task *t, uint64_t *budg
                          enum mcs_status *error)
 {
     uint64_t n = t->desc.shape == MCS_SHAPE_ONE ? 1 : t->args.count;
-    struct lookups found = {0};
+    struct mcd_lookups found = {0};
 
     while (t->piece < n) {
         uint64_t local, remote, length;
@@ -348,7 +339,7 @@ static bool check_pieces(struct mcd_queue *q, struct mcd_task *t, uint64_t *budg
         *budget -= CHECK_COST;
         *error = get_piece(q, t, t->piece, &local, &remote, &length);
         if (*error == MCS_OK)
-            *error = resolve(q, &t->desc, local, remote, length, &found, &slice);
+            *error = mcd_resolve(q, &t->desc, local, remote, length, &found, &slice);
         if (*error == MCS_OK && __builtin_add_overflow(t->total, length, &t->total))
             *error = MCS_BAD_RANGE;
         if (*error != MCS_OK)
@@ -372,7 +363,7 @@ static bool move_pieces(struct mcd_engine *g, struct mcd_queue *q, struct mcd_ta
 {
     uint64_t n = t->desc.shape == MCS_SHAPE_ONE ? 1 : t->args.count;
     unsigned long faults = mcd_fault_count();
-    struct lookups found = {0};
+    struct mcd_lookups found = {0};
 
     while (t->piece < n && *budget != 0) {
         struct mct_slice slices[GROUP], *posted[GROUP];
@@ -388,8 +379,8 @@ static bool move_pieces(struct mcd_engine *g, struct mcd_queue *q, struct mcd_ta
                 *error = MCS_BAD_RANGE;
             if (*error == MCS_OK) {
                 part = whole - t->piece_done < *budget ? whole - t->piece_done : *budget;
-                *error = resolve(q, &t->desc, local + t->piece_done, remote + t->piece_done, part,
-                                 &found, s);
+                *error = mcd_resolve(q, &t->desc, local + t->piece_done, remote + t->piece_done,
+                                     part, &found, s);
             }
             if (*error != MCS_OK)
                 break;
@@ -492,7 +483,7 @@ static bool advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *
         if (!through)
             return true;
         t->started = mcs_ticks();
-        t->queue_ns = clip32(t->queue_ns + mcd_ticks_to_ns(g, t->started - t->taken));
+        t->queue_ns = mcd_clip32(t->queue_ns + mcd_ticks_to_ns(g, t->started - t->taken));
         t->phase = t->desc.op == MCS_OP_NOTIFY ? MCD_DELIVER : MCD_MOVE;
     }
     if (t->phase == MCD_MOVE) {
@@ -539,7 +530,7 @@ static bool advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *
  * queue; until then it holds up the later ones of its class only, so the oldest task can
  * always run.  A task that waits for a receiver lets the ones behind it pass.
  */
-static bool run_parked(struct mcd_engine *g, struct mcd_queue *q, uint64_t budget)
+bool mcd_parked_run(struct mcd_engine *g, struct mcd_queue *q, uint64_t budget)
 {
     bool any = false;
 
@@ -554,7 +545,7 @@ static bool run_parked(struct mcd_engine *g, struct mcd_queue *q, uint64_t budge
                 g->now < t->deadline)
                 break;
             any |= advance(g, q, t, &budget);
-            if (is_active(q, slot) && t->phase != MCD_DELIVER)
+            if (mcd_task_active(q, slot) && t->phase != MCD_DELIVER)
                 return true; /* the budget is used up */
             slot = next;
         }
@@ -566,240 +557,6 @@ void mcd_queue_cancel_all(struct mcd_engine *g, struct mcd_queue *q)
 {
     while (q->age_head != MCD_NO_TASK)
         end_parked(g, q, &q->tasks[q->age_head], MCS_STATE_CANCELED, MCS_CANCELED);
-    flush_batches(q);
+    mcd_batches_flush(q);
     mcd_queue_wake(g, q);
-}
-
-/* ---- fresh descriptors ----------------------------------------------------------- */
-
-static void break_queue(struct mcd_engine *g, struct mcd_queue *q, const char *what)
-{
-    mcd_log_limited(MCD_LOG_WARNING, "session %u, queue %u: %s, ending the session", q->session->id,
-                    q->id, what);
-    mcs_count(&g->counters.broken, 1);
-    q->broken = true;
-    mcs_store_release(&q->error, (uint32_t)MCS_PROTOCOL); /* partner: mcd_sessions_poll() */
-}
-
-static void cancel(struct mcd_queue *q, const struct mcs_desc *d)
-{
-    if (d->slot < q->shm.slots && is_active(q, d->slot) &&
-        q->tasks[d->slot].desc.generation == d->generation)
-        q->tasks[d->slot].cancel = true;
-}
-
-static uint64_t age_of(const struct mcd_engine *g, const struct mcs_desc *d)
-{
-    uint32_t age = (uint32_t)(g->now >> g->o.tick_shift) - d->submitted;
-
-    /* a submission after this turn began, or a made-up one */
-    return age > INT32_MAX ? 0 : (uint64_t)age << g->o.tick_shift;
-}
-
-/* May this task run before everything that is parked? */
-static bool may_run_now(const struct mcd_queue *q, const struct mcs_desc *d)
-{
-    if (q->parked == 0)
-        return true;
-    if ((d->flags & MCS_DESC_FENCE) != 0)
-        return false;
-    for (unsigned c = 0; c <= d->priority; c++)
-        if (q->class_head[c] != MCD_NO_TASK)
-            return false;
-    return true;
-}
-
-/* Descriptors of one burst that can run at once. */
-struct fresh {
-    struct mcs_desc *descs[MCD_BURST];
-    uint32_t queue_ns[MCD_BURST];
-    struct mct_slice slices[MCD_BURST];
-    struct mct_slice *posted[MCD_BURST];
-    unsigned n;
-    struct lookups found;
-    /* a burst mostly has one stamp: how old it is */
-    bool stamped;
-    uint32_t stamp, stamp_ns;
-    uint64_t age;
-};
-
-/* The good end of run_now(): what end_task() does for each, with the sums made once. */
-static void complete_all(struct mcd_engine *g, struct mcd_queue *q, const struct fresh *f,
-                         uint32_t move_ns)
-{
-    uint32_t last = UINT32_MAX;
-    struct mcd_batch *b = NULL;
-    uint64_t bytes = 0;
-
-    for (unsigned i = 0; i < f->n; i++) {
-        const struct mcs_desc *d = f->descs[i];
-        uint64_t length = f->slices[i].length;
-
-        mcs_slot_complete(&q->shm, d->slot,
-                          MCS_SLOT_WORD(d->generation, MCS_OK, g->local_ops->path,
-                                        MCS_STATE_COMPLETED | MCS_SLOT_REMOTE_QUIESCED),
-                          length, f->queue_ns[i], move_ns, 0);
-        if (d->batch != last) {
-            last = d->batch;
-            b = &q->batches[last];
-            mark_dirty(q, last);
-        }
-        if (b->generation == d->batch_generation) {
-            b->ended++;
-            b->bytes += length;
-        }
-        bytes += length;
-    }
-    mcs_count(&q->tasks_ended, f->n);
-    mcs_count(&q->bytes_moved, bytes);
-    mcs_count(&g->counters.tasks, f->n);
-    mcs_count(&g->counters.bytes, bytes);
-    mcs_count(&g->counters.states[MCS_STATE_COMPLETED], f->n);
-    if (q->wake_due == 0)
-        q->wake_due = g->turn + WAKE_TURNS;
-}
-
-/* Posts what was gathered and fills its slots. */
-static void run_now(struct mcd_engine *g, struct mcd_queue *q, struct fresh *f)
-{
-    unsigned long faults = mcd_fault_count();
-    uint32_t move_ns;
-
-    if (f->n == 0)
-        return;
-    g->local_ops->post(g->local, f->posted, f->n);
-    /* one stamp for the burst: stage times are as fine as a turn */
-    move_ns = clip32(mcd_ticks_to_ns(g, mcs_ticks() - g->now));
-    if (__builtin_expect(faults != mcd_fault_count(), 0)) {
-        struct outcome o = {
-            .state = MCS_STATE_FAILED, .error = MCS_MEMORY_FAULT, .path = g->local_ops->path};
-
-        mcs_count(&g->counters.faults, 1);
-        for (unsigned i = 0; i < f->n; i++)
-            end_task(g, q, f->descs[i], &o);
-    } else {
-        complete_all(g, q, f, move_ns);
-    }
-    f->n = 0;
-}
-
-static void park_fresh(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
-                       uint64_t age, uint64_t deadline_ticks)
-{
-    struct mcd_task *t = &q->tasks[d->slot];
-    enum mcs_status error;
-
-    *t = (struct mcd_task){
-        .desc = *d,
-        .taken = g->now,
-        .deadline = g->now + (deadline_ticks - age),
-        .queue_ns = clip32(mcd_ticks_to_ns(g, age)),
-        .phase = MCD_CHECK,
-    };
-    error = check_args(q, t);
-    if (error != MCS_OK)
-        refuse(g, q, d, t->queue_ns, MCS_STATE_INVALID, error);
-    else
-        park(q, d->slot);
-}
-
-static bool good_fields(const struct mcs_desc *d)
-{
-    return (d->op == MCS_OP_READ || d->op == MCS_OP_WRITE || d->op == MCS_OP_NOTIFY) &&
-           d->shape < MCS_SHAPE_COUNT && d->priority < MCS_CLASS_COUNT &&
-           (d->flags & ~MCS_DESC_FLAGS) == 0 &&
-           (d->op == MCS_OP_NOTIFY || d->shape != MCS_SHAPE_ONE || d->length != 0);
-}
-
-/* False: the queue is broken. */
-static bool accept(struct mcd_engine *g, struct mcd_queue *q, struct mcs_desc *d, struct fresh *f,
-                   uint64_t *budget)
-{
-    struct mct_slice *slice = &f->slices[f->n];
-    struct mcd_batch *b;
-    enum mcs_status error;
-    uint64_t deadline;
-
-    if (__builtin_expect(d->op == MCS_OP_CANCEL, 0)) {
-        cancel(q, d);
-        return true;
-    }
-    if (d->slot >= q->shm.slots || d->batch >= q->shm.batches) {
-        break_queue(g, q, "a descriptor names a slot or batch beyond the queue's");
-        return false;
-    }
-    if (is_active(q, d->slot)) {
-        break_queue(g, q, "a descriptor names a slot that is in use");
-        return false;
-    }
-    b = &q->batches[d->batch];
-    if (b->generation != d->batch_generation)
-        *b = (struct mcd_batch){.generation = d->batch_generation, .dirty = b->dirty};
-    b->taken++;
-    if (!f->stamped || f->stamp != d->submitted) {
-        f->stamped = true;
-        f->stamp = d->submitted;
-        f->age = age_of(g, d);
-        f->stamp_ns = clip32(mcd_ticks_to_ns(g, f->age));
-    }
-    if (!good_fields(d)) {
-        refuse(g, q, d, f->stamp_ns, MCS_STATE_INVALID, MCS_INVALID_ARGUMENT);
-        return true;
-    }
-    deadline = (d->deadline_us != 0 ? d->deadline_us : mcs_load_relaxed(&g->o.deadline_us)) *
-               g->ticks_per_us;
-    if (f->age >= deadline) {
-        refuse(g, q, d, f->stamp_ns, MCS_STATE_TIMEOUT, MCS_TIMEOUT);
-        return true;
-    }
-    if (d->op == MCS_OP_NOTIFY || d->shape != MCS_SHAPE_ONE || (d->flags & MCS_DESC_NOTIFY) != 0 ||
-        d->length > *budget || !may_run_now(q, d)) {
-        run_now(g, q, f); /* what came before stays before */
-        park_fresh(g, q, d, f->age, deadline);
-        return true;
-    }
-    error = resolve(q, d, d->local_offset, d->remote_addr, d->length, &f->found, slice);
-    if (error != MCS_OK) {
-        refuse(g, q, d, f->stamp_ns, MCS_STATE_INVALID, error);
-        return true;
-    }
-    __builtin_prefetch(d->op == MCS_OP_WRITE ? slice->local : slice->remote, 0);
-    __builtin_prefetch(d->op == MCS_OP_WRITE ? slice->remote : slice->local, 1);
-    slice->large = d->length >= g->o.stream_min;
-    slice->pass = g->now + d->slot;
-    f->posted[f->n] = slice;
-    f->descs[f->n] = d;
-    f->queue_ns[f->n] = f->stamp_ns;
-    f->n++;
-    *budget -= d->length;
-    return true;
-}
-
-bool mcd_queue_turn(struct mcd_engine *g, struct mcd_queue *q)
-{
-    struct mcs_desc descs[MCD_BURST];
-    uint64_t budget = g->nhot == 1 ? g->o.slice * ALONE : g->o.slice;
-    struct fresh fresh;
-    bool any;
-    int n;
-
-    n = mcs_ring_take(&q->consumer, descs, MCD_BURST);
-    if (n == 0 && q->parked == 0)
-        return false;
-    if (n < 0) {
-        break_queue(g, q, "the submission ring claims more than it holds");
-        return true;
-    }
-    fresh.n = 0;
-    fresh.stamped = false;
-    fresh.found = (struct lookups){0};
-    for (int i = 0; i < n; i++)
-        if (!accept(g, q, &descs[i], &fresh, &budget))
-            break;
-    run_now(g, q, &fresh);
-    any = n != 0;
-    if (q->parked != 0 && !q->broken)
-        any |= run_parked(g, q, budget);
-    flush_batches(q);
-    return any;
 }

@@ -352,6 +352,10 @@ def peek(p, size):
     return C.string_at(p, size)
 
 
+def die_with_the_test():
+    C.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: a failed test leaves no agent
+
+
 class Agent:
     """mcshmd in a folder of its own."""
 
@@ -378,7 +382,8 @@ class Agent:
         env["ASAN_OPTIONS"] = env.get("ASAN_OPTIONS", "").replace(":detect_leaks=0", "")
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(self.command("--ready-fd", str(w)), stdin=subprocess.DEVNULL,
-                                            stdout=log, stderr=log, pass_fds=(w,), env=env)
+                                            stdout=log, stderr=log, pass_fds=(w,), env=env,
+                                            preexec_fn=die_with_the_test)
         os.close(w)
         ready = os.read(r, 1)  # "" when it ended instead
         os.close(r)

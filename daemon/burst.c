@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One turn of an engine for one queue: take a burst of descriptors, run at once what fits into
+ * the turn's budget, park the others, let the parked ones go on.
+ */
+#include "fault.h"
+#include "log.h"
+#include "session.h"
+#include "task.h"
+
+#define ALONE 4u /* slices a turn while no other queue is active */
+
+static void break_queue(struct mcd_engine *g, struct mcd_queue *q, const char *what)
+{
+    mcd_log_limited(MCD_LOG_WARNING, "session %u, queue %u: %s, ending the session", q->session->id,
+                    q->id, what);
+    mcs_count(&g->counters.broken, 1);
+    q->broken = true;
+    mcs_store_release(&q->error, (uint32_t)MCS_PROTOCOL); /* partner: mcd_sessions_poll() */
+}
+
+static void cancel(struct mcd_queue *q, const struct mcs_desc *d)
+{
+    if (d->slot < q->shm.slots && mcd_task_active(q, d->slot) &&
+        q->tasks[d->slot].desc.generation == d->generation)
+        q->tasks[d->slot].cancel = true;
+}
+
+static uint64_t age_of(const struct mcd_engine *g, const struct mcs_desc *d)
+{
+    uint32_t age = (uint32_t)(g->now >> g->o.tick_shift) - d->submitted;
+
+    /* a submission after this turn began, or a made-up one */
+    return age > INT32_MAX ? 0 : (uint64_t)age << g->o.tick_shift;
+}
+
+/* May this task run before everything that is parked? */
+static bool may_run_now(const struct mcd_queue *q, const struct mcs_desc *d)
+{
+    if (q->parked == 0)
+        return true;
+    if ((d->flags & MCS_DESC_FENCE) != 0)
+        return false;
+    for (unsigned c = 0; c <= d->priority; c++)
+        if (q->class_head[c] != MCD_NO_TASK)
+            return false;
+    return true;
+}
+
+/* Descriptors of one burst that can run at once. */
+struct fresh {
+    struct mcs_desc *descs[MCD_BURST];
+    uint32_t queue_ns[MCD_BURST];
+    struct mct_slice slices[MCD_BURST];
+    struct mct_slice *posted[MCD_BURST];
+    unsigned n;
+    struct mcd_lookups found;
+    /* a burst mostly has one stamp: how old it is */
+    bool stamped;
+    uint32_t stamp, stamp_ns;
+    uint64_t age;
+};
+
+/* The good end of run_now(): what mcd_task_end() does for each, with the sums made once. */
+static void complete_all(struct mcd_engine *g, struct mcd_queue *q, const struct fresh *f,
+                         uint32_t move_ns)
+{
+    uint32_t last = UINT32_MAX;
+    struct mcd_batch *b = NULL;
+    uint64_t bytes = 0;
+
+    for (unsigned i = 0; i < f->n; i++) {
+        const struct mcs_desc *d = f->descs[i];
+        uint64_t length = f->slices[i].length;
+
+        mcs_slot_complete(&q->shm, d->slot,
+                          MCS_SLOT_WORD(d->generation, MCS_OK, g->local_ops->path,
+                                        MCS_STATE_COMPLETED | MCS_SLOT_REMOTE_QUIESCED),
+                          length, f->queue_ns[i], move_ns, 0);
+        if (d->batch != last) {
+            last = d->batch;
+            b = &q->batches[last];
+            mcd_batch_mark(q, last);
+        }
+        if (b->generation == d->batch_generation) {
+            b->ended++;
+            b->bytes += length;
+        }
+        bytes += length;
+    }
+    mcs_count(&q->tasks_ended, f->n);
+    mcs_count(&q->bytes_moved, bytes);
+    mcs_count(&g->counters.tasks, f->n);
+    mcs_count(&g->counters.bytes, bytes);
+    mcs_count(&g->counters.states[MCS_STATE_COMPLETED], f->n);
+    if (q->wake_due == 0)
+        q->wake_due = g->turn + MCD_WAKE_TURNS;
+}
+
+/* Posts what was gathered and fills its slots. */
+static void run_now(struct mcd_engine *g, struct mcd_queue *q, struct fresh *f)
+{
+    unsigned long faults = mcd_fault_count();
+    uint32_t move_ns;
+
+    if (f->n == 0)
+        return;
+    g->local_ops->post(g->local, f->posted, f->n);
+    /* one stamp for the burst: stage times are as fine as a turn */
+    move_ns = mcd_clip32(mcd_ticks_to_ns(g, mcs_ticks() - g->now));
+    if (__builtin_expect(faults != mcd_fault_count(), 0)) {
+        struct mcd_outcome o = {
+            .state = MCS_STATE_FAILED, .error = MCS_MEMORY_FAULT, .path = g->local_ops->path};
+
+        mcs_count(&g->counters.faults, 1);
+        for (unsigned i = 0; i < f->n; i++)
+            mcd_task_end(g, q, f->descs[i], &o);
+    } else {
+        complete_all(g, q, f, move_ns);
+    }
+    f->n = 0;
+}
+
+static bool good_fields(const struct mcs_desc *d)
+{
+    return (d->op == MCS_OP_READ || d->op == MCS_OP_WRITE || d->op == MCS_OP_NOTIFY) &&
+           d->shape < MCS_SHAPE_COUNT && d->priority < MCS_CLASS_COUNT &&
+           (d->flags & ~MCS_DESC_FLAGS) == 0 &&
+           (d->op == MCS_OP_NOTIFY || d->shape != MCS_SHAPE_ONE || d->length != 0);
+}
+
+/* False: the queue is broken. */
+static bool accept(struct mcd_engine *g, struct mcd_queue *q, struct mcs_desc *d, struct fresh *f,
+                   uint64_t *budget)
+{
+    struct mct_slice *slice = &f->slices[f->n];
+    struct mcd_batch *b;
+    enum mcs_status error;
+    uint64_t deadline;
+
+    if (__builtin_expect(d->op == MCS_OP_CANCEL, 0)) {
+        cancel(q, d);
+        return true;
+    }
+    if (d->slot >= q->shm.slots || d->batch >= q->shm.batches) {
+        break_queue(g, q, "a descriptor names a slot or batch beyond the queue's");
+        return false;
+    }
+    if (mcd_task_active(q, d->slot)) {
+        break_queue(g, q, "a descriptor names a slot that is in use");
+        return false;
+    }
+    b = &q->batches[d->batch];
+    if (b->generation != d->batch_generation)
+        *b = (struct mcd_batch){.generation = d->batch_generation, .dirty = b->dirty};
+    b->taken++;
+    if (!f->stamped || f->stamp != d->submitted) {
+        f->stamped = true;
+        f->stamp = d->submitted;
+        f->age = age_of(g, d);
+        f->stamp_ns = mcd_clip32(mcd_ticks_to_ns(g, f->age));
+    }
+    if (!good_fields(d)) {
+        mcd_task_refuse(g, q, d, f->stamp_ns, MCS_STATE_INVALID, MCS_INVALID_ARGUMENT);
+        return true;
+    }
+    deadline = (d->deadline_us != 0 ? d->deadline_us : mcs_load_relaxed(&g->o.deadline_us)) *
+               g->ticks_per_us;
+    if (f->age >= deadline) {
+        mcd_task_refuse(g, q, d, f->stamp_ns, MCS_STATE_TIMEOUT, MCS_TIMEOUT);
+        return true;
+    }
+    if (d->op == MCS_OP_NOTIFY || d->shape != MCS_SHAPE_ONE || (d->flags & MCS_DESC_NOTIFY) != 0 ||
+        d->length > *budget || !may_run_now(q, d)) {
+        run_now(g, q, f); /* what came before stays before */
+        mcd_task_park(g, q, d, f->age, deadline);
+        return true;
+    }
+    error = mcd_resolve(q, d, d->local_offset, d->remote_addr, d->length, &f->found, slice);
+    if (error != MCS_OK) {
+        mcd_task_refuse(g, q, d, f->stamp_ns, MCS_STATE_INVALID, error);
+        return true;
+    }
+    __builtin_prefetch(d->op == MCS_OP_WRITE ? slice->local : slice->remote, 0);
+    __builtin_prefetch(d->op == MCS_OP_WRITE ? slice->remote : slice->local, 1);
+    slice->large = d->length >= g->o.stream_min;
+    slice->pass = g->now + d->slot;
+    f->posted[f->n] = slice;
+    f->descs[f->n] = d;
+    f->queue_ns[f->n] = f->stamp_ns;
+    f->n++;
+    *budget -= d->length;
+    return true;
+}
+
+bool mcd_queue_turn(struct mcd_engine *g, struct mcd_queue *q)
+{
+    struct mcs_desc descs[MCD_BURST];
+    uint64_t budget = g->nhot == 1 ? g->o.slice * ALONE : g->o.slice;
+    struct fresh fresh;
+    bool any;
+    int n;
+
+    n = mcs_ring_take(&q->consumer, descs, MCD_BURST);
+    if (n == 0 && q->parked == 0)
+        return false;
+    if (n < 0) {
+        break_queue(g, q, "the submission ring claims more than it holds");
+        return true;
+    }
+    fresh.n = 0;
+    fresh.stamped = false;
+    fresh.found = (struct mcd_lookups){0};
+    for (int i = 0; i < n; i++)
+        if (!accept(g, q, &descs[i], &fresh, &budget))
+            break;
+    run_now(g, q, &fresh);
+    any = n != 0;
+    if (q->parked != 0 && !q->broken)
+        any |= mcd_parked_run(g, q, budget);
+    mcd_batches_flush(q);
+    return any;
+}

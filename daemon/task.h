@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What task.c (checks, parked tasks, ends) and burst.c (fresh descriptors) share. Engines only. */
+#ifndef MCD_TASK_H
+#define MCD_TASK_H
+
+#include "engine.h"
+
+/* What was found last. Good for one turn: nothing that can be found is freed within it. */
+struct mcd_lookups {
+    uint32_t extent_handle, segment_handle; /* 0: none, no handle is 0 */
+    const struct mcd_extent *extent;
+    const struct mcd_buffer *buffer;
+};
+
+/* How a task ended. */
+struct mcd_outcome {
+    uint8_t state;
+    uint8_t path;
+    uint16_t error;
+    uint64_t bytes;
+    uint32_t queue_ns, move_ns, notify_ns;
+};
+
+#define MCD_WAKE_TURNS 64u /* turns between a completion and the look for a sleeping client */
+
+static inline uint32_t mcd_clip32(uint64_t v)
+{
+    return v > UINT32_MAX ? UINT32_MAX : (uint32_t)v;
+}
+
+static inline bool mcd_task_active(const struct mcd_queue *q, uint32_t slot)
+{
+    return (q->active[slot / 64] >> (slot % 64) & 1) != 0;
+}
+
+/* Both ends of one piece, as pointers of the agent. Good for this turn only. */
+enum mcs_status mcd_resolve(const struct mcd_queue *q, const struct mcs_desc *d,
+                            uint64_t local_offset, uint64_t remote_addr, uint64_t length,
+                            struct mcd_lookups *found, struct mct_slice *slice);
+
+/* The batch's line is to be published at the end of the turn. */
+void mcd_batch_mark(struct mcd_queue *q, uint32_t batch);
+void mcd_batches_flush(struct mcd_queue *q);
+
+/* Every task ends here, once, or in burst.c's complete_all(). */
+void mcd_task_end(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
+                  const struct mcd_outcome *o);
+/* The same for one that was refused: no byte has moved. */
+void mcd_task_refuse(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
+                     uint32_t queue_ns, enum mcs_state state, enum mcs_status error);
+
+/* Parks a fresh descriptor, or refuses it for its arguments. Ticks. */
+void mcd_task_park(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
+                   uint64_t age, uint64_t deadline);
+/* Moves parked tasks on by up to budget bytes. True when something happened. */
+bool mcd_parked_run(struct mcd_engine *g, struct mcd_queue *q, uint64_t budget);
+
+#endif
