@@ -28,7 +28,8 @@ struct mcd_agent {
 
     int epoll_fd, listen_fd, lock_fd, event_fd, signal_fd;
     bool stopping;
-    bool look; /* an engine, the fault handler or the clock asks for a look at all sessions */
+    uint32_t faults; /* those that were looked into */
+    bool look;       /* an engine, the fault handler or the clock asks for a look at all sessions */
 
     struct mcd_session *sessions;
     struct mcd_segment *segments; /* those with a name */

@@ -7,7 +7,8 @@
 #include <string.h>
 
 #define NONE UINT32_MAX
-#define BINS 512u /* 64 octaves of 8 */
+#define BINS 512u  /* 64 octaves of 8 */
+#define LOOKS 256u /* ranges of uncertain fit that one request looks at: bounds its time */
 
 /* A range of the space, free or taken; ranges tile the space without a gap. */
 struct node {
@@ -193,16 +194,17 @@ static bool fits(const struct node *n, uint64_t size, uint64_t align)
 }
 
 /* A free range that holds size at align. The bins above answer at once; when they are empty,
- * ranges of the bins that may fit are looked at one by one. */
+ * ranges of the bins that may fit are looked at one by one, some of them. */
 static uint32_t find(const struct mcd_alloc *a, uint64_t size, uint64_t align)
 {
     uint64_t safe = size + align - MCD_ALLOC_UNIT;
     uint32_t n = safe < size ? NONE : first_from(a, bin_of(safe, true));
+    unsigned looks = 0;
 
     if (n != NONE)
         return n;
     for (unsigned b = bin_of(size, false); b < BINS; b++)
-        for (n = a->bins[b]; n != NONE; n = a->nodes[n].bin_next)
+        for (n = a->bins[b]; n != NONE && looks++ < LOOKS; n = a->nodes[n].bin_next)
             if (fits(&a->nodes[n], size, align))
                 return n;
     return NONE;

@@ -102,12 +102,16 @@ static void run_now(struct mcd_engine *g, struct mcd_queue *q, struct fresh *f)
 {
     unsigned long faults = mcd_fault_count();
     uint32_t move_ns;
+    uint64_t end;
 
     if (f->n == 0)
         return;
     g->local_ops->post(g->local, f->posted, f->n);
-    /* one stamp for the burst: stage times are as fine as a turn */
-    move_ns = mcd_clip32(mcd_ticks_to_ns(g, mcs_ticks() - g->now));
+    /* one stamp for the burst, its start being the engine's last look at the clock: stage times
+     * are as fine as a few turns */
+    end = mcs_ticks();
+    move_ns = mcd_clip32(mcd_ticks_to_ns(g, end - g->now));
+    g->now = end;
     if (__builtin_expect(faults != mcd_fault_count(), 0)) {
         struct mcd_outcome o = {
             .state = MCS_STATE_FAILED, .error = MCS_MEMORY_FAULT, .path = g->local_ops->path};

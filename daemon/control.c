@@ -353,9 +353,8 @@ void mcd_control_fini(struct mcd_agent *a)
 {
     if (a->admin != NULL)
         mcd_admin_destroy(a->admin);
-    if (a->worker != NULL) {
-        mcd_worker_destroy(a->worker);
-    }
+    if (a->worker != NULL)
+        mcd_worker_destroy(a->worker, a);
     if (a->listen_fd >= 0)
         close(a->listen_fd);
     if (a->signal_fd >= 0)

@@ -15,6 +15,7 @@
 
 #define COMMAND_RING 16384u
 #define COLD_EVERY 4u      /* turns between looks at one cold queue */
+#define CLOCK_EVERY 8u     /* turns between looks at the clock; a burst looks as well */
 #define COMMANDS_EVERY 64u /* turns between looks at the command ring */
 #define COOL_US 1000u      /* a queue without work for so long is cold */
 #define BLOCKED_MS 1       /* sleep while all that is left waits for receivers */
@@ -305,7 +306,8 @@ bool mcd_engine_turn(struct mcd_engine *g)
 {
     bool any;
 
-    g->now = mcs_ticks();
+    if (g->turn % CLOCK_EVERY == 0)
+        g->now = mcs_ticks();
     /* E1: everything looked up in this turn is looked up after this; release pairs with the
      * acquire in mcd_grace_over(). */
     mcs_store_release(&g->epoch, g->epoch + 1);
@@ -314,8 +316,10 @@ bool mcd_engine_turn(struct mcd_engine *g)
     any = turn_hot(g);
     if (g->turn % COLD_EVERY == 0)
         any |= turn_cold(g);
-    if (g->turn % COMMANDS_EVERY == 0)
+    if (g->turn % COMMANDS_EVERY == 0) {
         any |= run_commands(g);
+        mcs_store_relaxed(&g->counters.turns, g->turn);
+    }
     g->turn++;
     return any;
 }
@@ -340,7 +344,9 @@ static bool anything_pending(struct mcd_engine *g)
             return true;
         }
     }
-    return rte_ring_count(g->commands) != 0 || mcs_load_acquire(&g->stop) != 0;
+    /* prod.tail: partner mcd_engine_command(); this thread alone moves cons.head */
+    return mcs_load_acquire(&g->commands->prod.tail) != g->commands->cons.head ||
+           mcs_load_acquire(&g->stop) != 0;
 }
 
 static void sleep_until_rung(struct mcd_engine *g)
@@ -394,7 +400,6 @@ void mcd_engine_run(struct mcd_engine *g)
             sleep_until_rung(g);
         else if (g->nhot == 0)
             mcs_pause();
-        mcs_store_relaxed(&g->counters.turns, g->turn);
     }
     mcs_store_release(&g->ended, 1u); /* partner: mcd_engine_destroy() */
 }

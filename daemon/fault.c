@@ -20,6 +20,7 @@ static struct entry {
 } entries[ENTRIES];
 static uint32_t highest; /* entries ever used */
 static uint32_t lowest_free;
+static uint32_t total; /* handler: after the entry's own count; control thread: before looking */
 static int wake = -1;
 static _Thread_local volatile sig_atomic_t faults_here;
 
@@ -57,6 +58,8 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
         if (!put_zero_pages(&entries[i], at))
             break;
         mcs_fetch_add(&entries[i].faults, 1u);
+        mcs_fence_full(); /* the entry's count before the total; partner: mcd_fault_total() */
+        mcs_fetch_add(&total, 1u);
         faults_here++;
         if (wake >= 0 && write(wake, &one, sizeof(one)) < 0) {
             /* the control thread also looks once a second */
@@ -108,6 +111,11 @@ void mcd_fault_remove(int entry)
 bool mcd_fault_happened(int entry)
 {
     return mcs_load_relaxed(&entries[entry].faults) != 0;
+}
+
+uint32_t mcd_fault_total(void)
+{
+    return mcs_load_acquire(&total); /* partner: on_sigbus() */
 }
 
 unsigned long mcd_fault_count(void)

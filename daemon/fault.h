@@ -22,6 +22,9 @@ void mcd_fault_remove(int entry);
 /* Control thread: has this region faulted? */
 bool mcd_fault_happened(int entry);
 
+/* Faults of all regions so far: nothing new, nothing to look for. */
+uint32_t mcd_fault_total(void);
+
 /* Faults of the calling thread so far: an engine compares before and after a copy. */
 unsigned long mcd_fault_count(void);
 

@@ -351,37 +351,47 @@ static bool poll_ending(struct mcd_session *s)
     return false;
 }
 
-/* Why must this session end? NULL when it need not. */
-static const char *complaint(struct mcd_session *s, uint64_t now)
+/* What of this session's memory was taken away under the agent? NULL: nothing. */
+static const char *fault_of(const struct mcd_session *s)
 {
-    if (!s->greeted)
-        return now - s->since > HELLO_NS ? "did not greet in 5 s" : NULL;
-    if (mcs_load_acquire(&s->inbox_error) != 0) /* partner: deliver() in task.c */
-        return "its inbox words are impossible";
-    for (const struct mcd_queue *q = s->queues; q != NULL; q = q->next) {
-        if (mcs_load_acquire(&q->error) != 0) /* partner: break_queue() in burst.c */
-            return "broke the protocol of its queue";
-        if (mcd_fault_happened(q->guard))
-            return "took its queue's memory away";
-    }
     if (s->region_guard >= 0 && mcd_fault_happened(s->region_guard))
         return "took its session's memory away";
+    for (const struct mcd_queue *q = s->queues; q != NULL; q = q->next)
+        if (mcd_fault_happened(q->guard))
+            return "took its queue's memory away";
     for (uint32_t i = 0; s->nextents != 0 && i < MCD_TABLE_SIZE; i++)
         if (s->extents[i] != NULL && mcd_fault_happened(s->extents[i]->guard))
             return "took memory of an extent away";
     return NULL;
 }
 
+/* Why must this session end? NULL when it need not. */
+static const char *complaint(const struct mcd_session *s, uint64_t now, bool faults)
+{
+    if (!s->greeted)
+        return now - s->since > HELLO_NS ? "did not greet in 5 s" : NULL;
+    if (mcs_load_acquire(&s->inbox_error) != 0) /* partner: deliver() in task.c */
+        return "its inbox words are impossible";
+    for (const struct mcd_queue *q = s->queues; q != NULL; q = q->next)
+        if (mcs_load_acquire(&q->error) != 0) /* partner: break_queue() in burst.c */
+            return "broke the protocol of its queue";
+    return faults ? fault_of(s) : NULL;
+}
+
 bool mcd_sessions_poll(struct mcd_agent *a)
 {
     uint64_t now = mcd_now_ns();
+    uint32_t total = mcd_fault_total();
+    bool faults = total != a->faults;
     struct mcd_session *next;
     bool waiting = false;
+
+    a->look |= faults;
 
     for (struct mcd_session *s = a->sessions; s != NULL; s = next) {
         next = s->next;
         if (!s->ending && a->look) {
-            const char *why = complaint(s, now);
+            const char *why = complaint(s, now, faults);
 
             if (why != NULL) {
                 a->fault_ends += s->greeted;
@@ -396,6 +406,7 @@ bool mcd_sessions_poll(struct mcd_agent *a)
             waiting |= poll_ending(s);
     }
     a->look = false;
+    a->faults = total;
     return waiting;
 }
 

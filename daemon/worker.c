@@ -95,7 +95,7 @@ int mcd_worker_create(int notify_fd, struct mcd_worker **out)
     return 0;
 }
 
-void mcd_worker_destroy(struct mcd_worker *w)
+void mcd_worker_destroy(struct mcd_worker *w, void *context)
 {
     if (w == NULL)
         return;
@@ -104,6 +104,7 @@ void mcd_worker_destroy(struct mcd_worker *w)
     pthread_cond_signal(&w->wanted);
     pthread_mutex_unlock(&w->lock);
     pthread_join(w->thread, NULL);
+    mcd_worker_reap(w, context);
     pthread_cond_destroy(&w->wanted);
     pthread_mutex_destroy(&w->lock);
     free(w);

@@ -19,8 +19,8 @@ struct mcd_worker;
 
 /* notify_fd: an eventfd that is written when jobs are done. */
 int mcd_worker_create(int notify_fd, struct mcd_worker **out);
-/* Runs what is queued, without calling `done`, then ends the thread. */
-void mcd_worker_destroy(struct mcd_worker *w);
+/* Runs what is queued, ends the thread, calls `done` of all that were run. */
+void mcd_worker_destroy(struct mcd_worker *w, void *context);
 void mcd_worker_submit(struct mcd_worker *w, struct mcd_job *job);
 /* Calls `done` of the finished jobs. */
 void mcd_worker_reap(struct mcd_worker *w, void *context);

@@ -234,8 +234,11 @@ for setting, words in [("pool.size=abc", ["[pool] size", "'abc'", "2M to 64T"]),
                        ("pool.nonsense=1", ["[pool] nonsense", "unknown key"]),
                        ("queue.depth=99999999", ["[queue] depth", "2 to 65536"]),
                        ("engine.cores=4095", ["[engine] cores", "4095"]),
+                       ("pool.pages=require", ["pages = require", "free hugepages", "reserve", "short"]),
                        ("admin.listen=nowhere", ["[admin] listen", "ADDRESS:PORT"])]:
     more = ["--set", "admin.mode=required"] if "listen" in setting else []
+    if "require" in setting:
+        more = ["--set", "pool.size=60T"]
     run = subprocess.run(agent.command("--set", setting, *more)[:1] +
                          ["--set", f"agent.socket={agent.dir}/other", "--set", setting, *more],
                          capture_output=True, text=True, timeout=PATIENCE)
@@ -245,6 +248,11 @@ for setting, words in [("pool.size=abc", ["[pool] size", "'abc'", "2M to 64T"]),
         check(w in run.stderr, setting, run.stderr)
 run = subprocess.run(agent.command("--check-config"), capture_output=True, text=True)
 equal((run.returncode, run.stdout, run.stderr), (0, "", ""), "--check-config of a good one")
+
+# no hugepages: said once, and shown
+if agent.status()["pool"]["fallbacks"] > 0:
+    equal(agent.text().count("no free hugepages"), 1, "warnings about hugepages")
+    equal(agent.status()["pool"]["page_size"], 4096, "page size in use")
 
 # no agent, no permission
 text = refused(AGENT_DOWN, Client, "/nonexistent/socket")

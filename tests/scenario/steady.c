@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A polling client in steady state, for test_no_syscalls.sh: what happens between the two lines
+ * that it writes is what an application does all day. */
+#include <mcshm.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define ROUNDS 200000
+
+static mcshm *c;
+
+static int check(mcshm_status status, const char *what)
+{
+    if (status != MCSHM_OK)
+        fprintf(stderr, "%s: %s: %s\n", what, mcshm_strerror(status), mcshm_last_error(c));
+    return status != MCSHM_OK;
+}
+
+int main(int argc, char **argv)
+{
+    mcshm_piece pieces[4] = {{0, 0, 64}, {128, 256, 64}, {512, 512, 128}, {2048, 1024, 64}};
+    mcshm_stride stride = {.count = 4, .block = 64, .local_stride = 64, .remote_stride = 128};
+    mcshm_request r = {.opcode = MCSHM_WRITE, .priority = MCSHM_CLASS_NORMAL, .length = 64};
+    mcshm_options o;
+    mcshm_segment segment;
+    mcshm_queue *q;
+    uint64_t address;
+    void *memory;
+
+    mcshm_options_init(&o);
+    o.socket_path = argc > 1 ? argv[1] : NULL;
+    o.caller_max = 0; /* through the ring, every time */
+    if (check(mcshm_connect(&o, &c), "connect") || check(mcshm_queue_open(c, NULL, &q), "queue") ||
+        check(mcshm_alloc(c, 1 << 20, 0, NULL, &memory), "alloc") ||
+        check(mcshm_segment_publish(c, "steady", 0), "publish") ||
+        check(mcshm_buffer_publish(c, (char *)memory + (1 << 19), 1 << 19,
+                                   MCSHM_ACCESS_READ | MCSHM_ACCESS_WRITE, &address), "buffer") ||
+        check(mcshm_segment_open(c, "steady", &segment), "open"))
+        return 1;
+    r.local = memory;
+    r.segment = segment;
+    r.remote_address = address;
+    for (int i = 0; i < ROUNDS + 1000; i++) {
+        mcshm_task_status t;
+        mcshm_batch b;
+
+        if (i == 1000 && write(STDOUT_FILENO, "steady from here\n", 17) != 17)
+            return 1;
+        if (check(mcshm_batch_alloc(q, 3, &b), "batch") ||
+            check(mcshm_submit(q, b, &r, 1), "submit") ||
+            check(mcshm_submit_list(q, b, &r, pieces, 4), "list") ||
+            check(mcshm_submit_stride(q, b, &r, &stride), "stride"))
+            return 1;
+        while (mcshm_batch_poll(q, b, NULL) == MCSHM_BUSY)
+            ;
+        if (check(mcshm_task_poll(q, b, 2, &t), "task") || t.state != MCSHM_STATE_COMPLETED ||
+            check(mcshm_batch_free(q, b), "free"))
+            return 1;
+    }
+    if (write(STDOUT_FILENO, "up to here\n", 11) != 11)
+        return 1;
+    mcshm_close(c);
+    return 0;
+}
