@@ -45,7 +45,7 @@ programs := $B/bin/mcshmd $B/bin/mcshm $B/bin/mcshm-bench
 libraries := $B/lib/libmcshm.so.0 $B/lib/libmcshm.so $B/lib/libmcshm.a
 units := $(patsubst tests/%.c,$B/tests/%,$(unit_src))
 
-.PHONY: all test unit scenario bench demo lint install uninstall clean
+.PHONY: all test unit scenario plain-library bench demo lint install uninstall clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -84,9 +84,15 @@ $B/tests/%: $B/obj/tests/%.o $B/lib/libmcshm.a $B/lib/libmcshmd.a
 	$(CC) $(LDFLAGS) -o $@ $< $B/lib/libmcshm.a $B/lib/libmcshmd.a $(DAEMON_LIBS) -lcriterion
 
 unit: all $(units)
-scenario: unit
+scenario: unit $(if $(filter thread,$(SAN)),plain-library)
 	@B=$B SAN=$(SAN) tests/run
-test: scenario
+# TSan cannot be loaded into a running Python: scenarios in Python drive its agent with this one.
+plain-library:
+	@$(MAKE) --no-print-directory SAN= build/lib/libmcshm.so.0
+# In a make of its own, since what is installed decides how to compile.
+test:
+	@scripts/deps.sh build test
+	@$(MAKE) --no-print-directory scenario
 
 bench: all
 	$B/bin/mcshm-bench ring
@@ -101,7 +107,8 @@ lint:
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(PREFIX)/lib/pkgconfig \
-	    $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/mcshm/hugepages
+	    $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/mcshm/hugepages \
+	    $(DESTDIR)$(PREFIX)/share/man/man8 $(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -m 755 $B/bin/mcshmd $(DESTDIR)$(PREFIX)/sbin
 	install -m 755 $B/bin/mcshm $B/bin/mcshm-bench $(DESTDIR)$(PREFIX)/bin
 	install -m 644 lib/mcshm.h $(DESTDIR)$(PREFIX)/include
@@ -110,11 +117,14 @@ install: all
 	install -m 644 $B/lib/libmcshm.a $(DESTDIR)$(PREFIX)/lib
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' lib/mcshm.pc.in \
 	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/mcshm.pc
+	$B/bin/mcshmd --man-page > $(DESTDIR)$(PREFIX)/share/man/man8/mcshmd.8
+	sed -e 's|@PREFIX@|$(PREFIX)|' etc/mcshmd.service.in > $(DESTDIR)$(PREFIX)/lib/systemd/system/mcshmd.service
 	install -m 644 etc/mcshmd.ini $(DESTDIR)$(PREFIX)/share/mcshm/mcshmd.ini.sample
 	install -m 755 scripts/hugepages/* $(DESTDIR)$(PREFIX)/share/mcshm/hugepages
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,sbin/mcshmd bin/mcshm bin/mcshm-bench include/mcshm.h \
-	    lib/libmcshm.so lib/libmcshm.so.0 lib/libmcshm.a lib/pkgconfig/mcshm.pc)
+	    lib/libmcshm.so lib/libmcshm.so.0 lib/libmcshm.a lib/pkgconfig/mcshm.pc \
+	    share/man/man8/mcshmd.8 lib/systemd/system/mcshmd.service)
 	rm -rf $(DESTDIR)$(PREFIX)/share/mcshm
 
 clean:

@@ -314,9 +314,7 @@ static int parse(int argc, char **argv, struct copy_options *o)
             return -EINVAL; /* getopt has named it */
         }
     }
-    if (rc == 0 && optind < argc)
-        rc = say_error(-EINVAL, "copy: unexpected argument %s; see --help", argv[optind]);
-    return rc;
+    return rc != 0 ? rc : options_end("copy", argc, argv);
 }
 
 int copy_command(int argc, char **argv)
@@ -331,12 +329,9 @@ int copy_command(int argc, char **argv)
     rc = parse(argc, argv, &options);
     if (rc != 0)
         return rc > 0 ? 0 : rc;
-    rc = pin_choose(&stage.cores);
+    rc = pin_pair("copy", &stage.cores);
     if (rc != 0)
-        return say_error(rc, "cannot tell which cores are allowed: %s", strerror(-rc));
-    if (stage.cores.shared)
-        return say_error(-EINVAL, "copy needs two cores and this process may use one; allow two "
-                                  "(taskset, cpuset)");
+        return rc;
     figures.region = choose_region(&options);
     rc = run(&stage);
     return rc != 0 ? rc : copy_print(&options, &stage.agent, &stage.cores, &figures);

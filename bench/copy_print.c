@@ -61,7 +61,6 @@ static int print_json(const struct copy_options *o, const struct agent *a,
 {
     cJSON *doc = cJSON_CreateObject(), *list, *place;
     const char *stream;
-    char text[64];
     int rc;
 
     nt_choose(&stream);
@@ -75,13 +74,7 @@ static int print_json(const struct copy_options *o, const struct agent *a,
     report_count(place, "large", f->large);
     report_number(place, "large_map_us", f->large_us, 2);
     report_number(place, "read_gbps", f->read_gbps, 2);
-    report_text(doc, "idle_mode", a->own ? "busy" : NULL);
-    report_count(doc, "client_core", (uint64_t)cores->client);
-    report_count(doc, "engine_core", (uint64_t)cores->engine);
-    pages_name(f->page_size, text, sizeof(text));
-    cJSON_AddStringToObject(doc, "pages", text);
-    cJSON_AddStringToObject(doc, "pages_note", a->pages_note);
-    cJSON_AddStringToObject(doc, "cpu", pin_cpu_model());
+    report_place(doc, a, cores, f->page_size);
     report_text(doc, "nontemporal", stream);
     report_count(doc, "source_bytes", f->region);
     report_count(doc, "target_bytes", 2 * f->region);

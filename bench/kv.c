@@ -279,9 +279,7 @@ static int parse(int argc, char **argv, struct kv_options *o)
             return -EINVAL; /* getopt has named it */
         }
     }
-    if (rc == 0 && optind < argc)
-        rc = say_error(-EINVAL, "kv: unexpected argument %s; see --help", argv[optind]);
-    return rc;
+    return rc != 0 ? rc : options_end("kv", argc, argv);
 }
 
 int kv_command(int argc, char **argv)

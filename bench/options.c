@@ -25,6 +25,13 @@ bool options_take(int option, struct options_common *out)
     }
 }
 
+int options_end(const char *command, int argc, char **argv)
+{
+    if (optind < argc)
+        return say_error(-EINVAL, "%s: unexpected argument %s; see --help", command, argv[optind]);
+    return 0;
+}
+
 int options_count(const char *name, const char *text, uint64_t min, uint64_t max, uint64_t *out)
 {
     char *end;

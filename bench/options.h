@@ -32,6 +32,9 @@ enum { OPTION_JSON = 1000, OPTION_SOCKET, OPTION_MCSHMD, OPTION_OWN };
 /* True when the option was one of the common ones (--help is the caller's). */
 bool options_take(int option, struct options_common *out);
 
+/* After the last option: nothing may be left. 0, or -EINVAL after naming what is. */
+int options_end(const char *command, int argc, char **argv);
+
 /* 0, or -EINVAL after naming the option, the value and the range. */
 int options_count(const char *name, const char *text, uint64_t min, uint64_t max, uint64_t *out);
 int options_real(const char *name, const char *text, double min, double max, double *out);

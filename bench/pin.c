@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pin.h"
 
+#include "say.h"
+
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
@@ -57,6 +59,20 @@ int pin_choose(struct pin_cores *out)
     out->shared = out->engine < 0;
     if (out->shared)
         out->engine = out->client;
+    return 0;
+}
+
+int pin_pair(const char *command, struct pin_cores *out)
+{
+    int rc = pin_choose(out);
+
+    if (rc != 0)
+        return say_error(rc, "cannot tell which cores are allowed: %s", strerror(-rc));
+    if (out->shared)
+        return say_error(-EINVAL,
+                         "%s needs two cores and this process may use one; allow two (taskset, "
+                         "cpuset)",
+                         command);
     return 0;
 }
 

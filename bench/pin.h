@@ -16,6 +16,9 @@ struct pin_cores {
  * there are such. Returns 0 or a negative errno. */
 int pin_choose(struct pin_cores *out);
 
+/* The same, and they must be two. Returns 0 or a negative errno, said already. */
+int pin_pair(const char *command, struct pin_cores *out);
+
 /* Binds the calling thread. Returns 0 or a negative errno. */
 int pin_to(int core);
 

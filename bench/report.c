@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "report.h"
 
+#include "pages.h"
 #include "say.h"
 
 #include <errno.h>
@@ -35,6 +36,20 @@ void report_text(cJSON *object, const char *name, const char *value)
         cJSON_AddNullToObject(object, name);
     else
         cJSON_AddStringToObject(object, name, value);
+}
+
+void report_place(cJSON *document, const struct agent *a, const struct pin_cores *cores,
+                  uint64_t page_size)
+{
+    char pages[64];
+
+    report_text(document, "idle_mode", a->own ? "busy" : NULL);
+    report_count(document, "client_core", (uint64_t)cores->client);
+    report_count(document, "engine_core", (uint64_t)cores->engine);
+    pages_name(page_size, pages, sizeof(pages));
+    cJSON_AddStringToObject(document, "pages", pages);
+    cJSON_AddStringToObject(document, "pages_note", a->pages_note);
+    cJSON_AddStringToObject(document, "cpu", pin_cpu_model());
 }
 
 int report_print(const cJSON *document)

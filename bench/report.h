@@ -3,6 +3,9 @@
 #ifndef BENCH_REPORT_H
 #define BENCH_REPORT_H
 
+#include "agent.h"
+#include "pin.h"
+
 #include <cjson/cJSON.h>
 #include <stdint.h>
 
@@ -10,6 +13,10 @@
 void report_number(cJSON *object, const char *name, double value, int decimals);
 void report_count(cJSON *object, const char *name, uint64_t value);
 void report_text(cJSON *object, const char *name, const char *value); /* NULL becomes null */
+
+/* Where it was measured: agent, cores, pages, processor. */
+void report_place(cJSON *document, const struct agent *a, const struct pin_cores *cores,
+                  uint64_t page_size);
 
 /* Prints the document on stdout. Returns 0 or a negative errno, said already. */
 int report_print(const cJSON *document);

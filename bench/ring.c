@@ -55,6 +55,8 @@ static int partner_main(int fd, void *context)
             raw_rtt_partner(&s->context.raw);
         else if (kind == RING_RAW_RATE)
             raw_rate_partner(&s->context.raw);
+        else if (kind == RING_RAW_WAKE)
+            wake_partner(&s->context.wake);
         else
             floor_partner(&s->context.floor);
         proc_send(fd, &kind, sizeof(kind));
@@ -79,7 +81,7 @@ static int do_job(struct stage *s, enum ring_kind kind, uint32_t payload, double
 
     if (rc != 0)
         return rc;
-    if (!result->filtered && kind != RING_WAKE) {
+    if (!result->filtered && kind != RING_WAKE && kind != RING_RAW_WAKE) {
         s->figures->filtered = false;
         s->figures->filter_error = result->filter_error;
     }
@@ -98,6 +100,7 @@ static int do_bare(struct stage *s, enum ring_kind kind, struct ring_result *res
         return rc;
     raw_reset(&s->context.raw);
     floor_reset(&s->context.floor);
+    wake_reset(&s->context.wake);
     rc = proc_send(s->partner.fd, &kind, sizeof(kind));
     if (rc == 0)
         rc = do_job(s, kind, MCS_LINE, s->options->seconds, result);
@@ -284,6 +287,11 @@ static int run_asleep(struct stage *s)
     if (rc == 0) {
         s->figures->wake_us = r.p50_ns / 1e3;
         s->figures->wake_p99_us = r.p99_ns / 1e3;
+        rc = do_bare(s, RING_RAW_WAKE, &r);
+    }
+    if (rc == 0) {
+        s->figures->raw_wake_us = r.p50_ns / 1e3;
+        s->figures->raw_wake_p99_us = r.p99_ns / 1e3;
     }
     stop_stage(s, rc != 0);
     return rc;
@@ -331,31 +339,32 @@ static int parse(int argc, char **argv, struct ring_options *o)
             return -EINVAL; /* getopt has named it */
         }
     }
-    if (rc == 0 && optind < argc)
-        rc = say_error(-EINVAL, "ring: unexpected argument %s; see --help", argv[optind]);
-    return rc;
+    return rc != 0 ? rc : options_end("ring", argc, argv);
 }
 
 int ring_command(int argc, char **argv)
 {
     struct ring_options options = {.seconds = 0.25, .rounds = 7};
-    struct ring_figures figures = {
-        .filtered = true, .idle_cpu_percent = NAN, .wake_us = NAN, .wake_p99_us = NAN};
+    struct ring_figures figures = {.filtered = true,
+                                   .idle_cpu_percent = NAN,
+                                   .wake_us = NAN,
+                                   .wake_p99_us = NAN,
+                                   .raw_wake_us = NAN,
+                                   .raw_wake_p99_us = NAN};
     struct stage stage = {.options = &options, .figures = &figures};
     struct agent described;
     int rc = parse(argc, argv, &options);
 
     if (rc != 0)
         return rc > 0 ? 0 : rc;
-    rc = pin_choose(&stage.cores);
+    rc = pin_pair("ring", &stage.cores);
     if (rc != 0)
-        return say_error(rc, "cannot tell which cores are allowed: %s", strerror(-rc));
-    if (stage.cores.shared)
-        return say_error(-EINVAL, "ring needs two cores and this process may use one; allow two "
-                                  "(taskset, cpuset)");
+        return rc;
     rc = raw_create(&stage.context.raw);
     if (rc == 0)
         rc = floor_create(&stage.context.floor);
+    if (rc == 0)
+        rc = wake_create(&stage.context.wake);
     if (rc == 0)
         rc = run_busy(&stage);
     described = stage.agent;

@@ -29,8 +29,9 @@ struct ring_figures {
     struct stats_rounds p50_ns, p99_ns, p999_ns;
     struct stats_rounds idle_rtt_ns[RING_IDLE_STEPS];
     struct stats_rounds payload_rtt_ns[RING_PAYLOADS], payload_rate_mops[RING_PAYLOADS];
-    double idle_cpu_percent, wake_us, wake_p99_us; /* NAN: not measured */
-    bool filtered;                                 /* every measurement so far */
+    /* NAN: not measured */
+    double idle_cpu_percent, wake_us, wake_p99_us, raw_wake_us, raw_wake_p99_us;
+    bool filtered; /* every measurement so far */
     int filter_error;
     mcshm_path path;
     uint64_t page_size;

@@ -13,14 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #define SAMPLES_MAX (4u << 20)
 #define RTT_TASKS 256u         /* tasks of the batch that round trips use before it is freed */
 #define LOOK_EVERY 64u         /* trips between two looks at the time */
 #define WARM_TICKS_DIVISOR 20u /* warm-up: 1/20 s */
-#define WAKE_SAMPLES 200u
-#define WAKE_IDLE_NS 6000000 /* longer than the 5 ms of idleness that a wake-up is for */
 
 struct loop {
     struct client k;
@@ -30,6 +27,7 @@ struct loop {
     const uint8_t *destination; /* the target's buffer, read in place */
     struct raw raw;
     struct floor floor;
+    struct wake wake;
     struct ring_job job;
     uint64_t hz;
     uint32_t *samples;
@@ -218,6 +216,7 @@ static void measure(void *context)
         l->count = floor_rate_client(&l->floor, until);
         break;
     case RING_WAKE:
+    case RING_RAW_WAKE:
         break;
     }
     l->ticks = mcs_ticks() - start;
@@ -226,14 +225,13 @@ static void measure(void *context)
 /* Idleness, then one task: what it takes with the engine asleep. */
 static void measure_wake(struct loop *l)
 {
-    const struct timespec idle = {.tv_nsec = WAKE_IDLE_NS};
     mcshm_request request;
 
     fill_request(l, &request, 0);
     for (unsigned i = 0; i < WAKE_SAMPLES; i++) {
         uint64_t before;
 
-        nanosleep(&idle, NULL); /* the idleness is what is measured */
+        wake_idle();
         before = mcs_ticks();
         if (!trip(l, &request))
             return;
@@ -261,6 +259,8 @@ static int do_job(struct loop *l, int core, struct ring_result *out)
     }
     if (l->job.kind == RING_WAKE)
         measure_wake(l);
+    else if (l->job.kind == RING_RAW_WAKE)
+        l->count = l->sampled = wake_client(&l->wake, l->samples);
     else
         rc = seccomp_thread(&run);
     if (rc != 0)
@@ -311,7 +311,7 @@ static int prepare(struct loop *l, const struct ring_context *context)
 int ring_client_main(int fd, void *argument)
 {
     const struct ring_context *context = argument;
-    struct loop l = {.raw = context->raw, .floor = context->floor};
+    struct loop l = {.raw = context->raw, .floor = context->floor, .wake = context->wake};
     struct ring_result result;
     int rc;
 

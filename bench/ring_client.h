@@ -8,6 +8,7 @@
 
 #include "floor.h"
 #include "raw.h"
+#include "wake.h"
 
 #include <mcshm.h>
 #include <stdbool.h>
@@ -21,7 +22,9 @@ enum ring_kind {
     RING_RAW_RATE,
     RING_FLOOR_RTT,
     RING_FLOOR_RATE,
-    RING_WAKE, /* one task after idleness, again and again; not filtered, for it must wake */
+    /* after idleness, again and again; not filtered, for they must wake */
+    RING_WAKE, /* one task */
+    RING_RAW_WAKE,
 };
 
 #define RING_BATCH 32u
@@ -37,6 +40,7 @@ struct ring_context { /* for proc_start() */
     int core;
     struct raw raw;
     struct floor floor;
+    struct wake wake;
 };
 
 struct ring_job {
@@ -50,7 +54,7 @@ struct ring_result {
     int rc;
     uint64_t count; /* tasks, elements or trips */
     double seconds;
-    double p50_ns, p99_ns, p999_ns; /* RING_LATENCY, RING_WAKE */
+    double p50_ns, p99_ns, p999_ns; /* RING_LATENCY, RING_WAKE, RING_RAW_WAKE */
     bool filtered;
     int filter_error;
     mcshm_path path;

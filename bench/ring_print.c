@@ -88,14 +88,10 @@ static int print_json(const struct ring_options *o, const struct agent *a,
     report_number(doc, "idle_cpu_percent", f->idle_cpu_percent, 3);
     report_number(doc, "wake_us", f->wake_us, 2);
     report_number(doc, "wake_p99_us", f->wake_p99_us, 2);
+    report_number(doc, "raw_wake_us", f->raw_wake_us, 2);
+    report_number(doc, "raw_wake_p99_us", f->raw_wake_p99_us, 2);
     report_text(doc, "path", mcshm_path_name(f->path));
-    report_text(doc, "idle_mode", a->own ? "busy" : NULL);
-    report_count(doc, "client_core", (uint64_t)cores->client);
-    report_count(doc, "engine_core", (uint64_t)cores->engine);
-    pages_name(f->page_size, text, sizeof(text));
-    cJSON_AddStringToObject(doc, "pages", text);
-    cJSON_AddStringToObject(doc, "pages_note", a->pages_note);
-    cJSON_AddStringToObject(doc, "cpu", pin_cpu_model());
+    report_place(doc, a, cores, f->page_size);
     report_count(doc, "rounds", o->rounds);
     report_number(doc, "seconds", o->seconds, 3);
     report_count(doc, "batch", RING_BATCH);
@@ -150,6 +146,9 @@ static int print_tables(const struct ring_options *o, const struct agent *a,
            report_cell(f->idle_cpu_percent, 3, cell, sizeof(cell)));
     printf(", wake-up %s us", report_cell(f->wake_us, 1, cell, sizeof(cell)));
     printf(" (p99 %s us)\n", report_cell(f->wake_p99_us, 1, cell, sizeof(cell)));
+    printf("  bare wake-up of a process in epoll_wait: %s us",
+           report_cell(f->raw_wake_us, 1, cell, sizeof(cell)));
+    printf(" (p99 %s us)\n", report_cell(f->raw_wake_p99_us, 1, cell, sizeof(cell)));
     return fflush(stdout) == 0 ? 0 : say_error(-EIO, "cannot write the result to stdout");
 }
 

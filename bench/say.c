@@ -5,14 +5,19 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+static void say(const char *format, va_list args)
+{
+    fputs("mcshm-bench: ", stderr);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+}
+
 int say_error(int err, const char *format, ...)
 {
     va_list args;
 
     va_start(args, format);
-    fputs("mcshm-bench: ", stderr);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
+    say(format, args);
     va_end(args);
     return err;
 }
@@ -31,8 +36,6 @@ void say_note(const char *format, ...)
     va_list args;
 
     va_start(args, format);
-    fputs("mcshm-bench: ", stderr);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
+    say(format, args);
     va_end(args);
 }

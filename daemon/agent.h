@@ -28,12 +28,15 @@ struct mcd_agent {
 
     int epoll_fd, listen_fd, lock_fd, event_fd, signal_fd;
     bool stopping;
+    bool bound;      /* the socket's file is there */
+    bool deaf;       /* out of descriptors: new connections wait */
     uint32_t faults; /* those that were looked into */
     bool look;       /* an engine, the fault handler or the clock asks for a look at all sessions */
 
     struct mcd_session *sessions;
     struct mcd_segment *segments; /* those with a name */
     unsigned nsessions;
+    uint64_t queue_memory; /* bytes of all queues: shared and the engines' private half */
     uint32_t next_session;
 
     /* counters of the control thread */

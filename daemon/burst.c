@@ -19,11 +19,11 @@ static void break_queue(struct mcd_engine *g, struct mcd_queue *q, const char *w
     mcs_store_release(&q->error, (uint32_t)MCS_PROTOCOL); /* partner: mcd_sessions_poll() */
 }
 
-static void cancel(struct mcd_queue *q, const struct mcs_desc *d)
+static void cancel(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d)
 {
     if (d->slot < q->shm.slots && mcd_task_active(q, d->slot) &&
         q->tasks[d->slot].desc.generation == d->generation)
-        q->tasks[d->slot].cancel = true;
+        mcd_task_cancel(g, q, d->slot);
 }
 
 static uint64_t age_of(const struct mcd_engine *g, const struct mcs_desc *d)
@@ -42,7 +42,7 @@ static bool may_run_now(const struct mcd_queue *q, const struct mcs_desc *d)
     if ((d->flags & MCS_DESC_FENCE) != 0)
         return false;
     for (unsigned c = 0; c <= d->priority; c++)
-        if (q->class_head[c] != MCD_NO_TASK)
+        if (q->list_head[c] != MCD_NO_TASK)
             return false;
     return true;
 }
@@ -143,7 +143,7 @@ static bool accept(struct mcd_engine *g, struct mcd_queue *q, struct mcs_desc *d
     uint64_t deadline;
 
     if (__builtin_expect(d->op == MCS_OP_CANCEL, 0)) {
-        cancel(q, d);
+        cancel(g, q, d);
         return true;
     }
     if (d->slot >= q->shm.slots || d->batch >= q->shm.batches) {

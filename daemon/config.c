@@ -330,6 +330,11 @@ int mcd_config_check(const struct mcd_config *c, char *error, size_t error_size)
                  (unsigned long long)c->page_size);
         return -EINVAL;
     }
+    if (c->address_base % GiB(1) != 0) {
+        snprintf(error, error_size, "[pool] address_base = %llu: want a multiple of 1G",
+                 (unsigned long long)c->address_base);
+        return -EINVAL;
+    }
     if (!power_of_two(c->queue_depth)) {
         snprintf(error, error_size, "[queue] depth = %llu: want a power of two",
                  (unsigned long long)c->queue_depth);
@@ -430,5 +435,18 @@ void mcd_config_sample(FILE *out)
         format_range(&keys[i], range, sizeof(range));
         fprintf(out, "; %s\n; %s: %s%s\n%s = %s\n", keys[i].help, keys[i].unit, range,
                 keys[i].live ? "; live" : "", keys[i].name, keys[i].initial);
+    }
+}
+
+void mcd_config_man(FILE *out)
+{
+    char range[160];
+
+    for (size_t i = 0; i < NKEYS; i++) {
+        if (i == 0 || strcmp(keys[i].section, keys[i - 1].section) != 0)
+            fprintf(out, ".SS [%s]\n", keys[i].section);
+        format_range(&keys[i], range, sizeof(range));
+        fprintf(out, ".TP\n.B %s\n%s.\n%s, %s; default %s%s.\n", keys[i].name, keys[i].help,
+                keys[i].unit, range, keys[i].initial, keys[i].live ? "; live" : "");
     }
 }

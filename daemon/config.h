@@ -66,5 +66,7 @@ unsigned mcd_config_adopt(struct mcd_config *to, const struct mcd_config *from, 
 void mcd_config_dump(const struct mcd_config *c, FILE *out);
 /* Every key with help, unit, range and default: etc/mcshmd.ini. */
 void mcd_config_sample(FILE *out);
+/* The keys as a section of the manual page, in roff. */
+void mcd_config_man(FILE *out);
 
 #endif

@@ -106,15 +106,20 @@ static int take_lock(struct mcd_agent *a, char *error, size_t error_size)
 static int open_socket(struct mcd_agent *a, char *error, size_t error_size)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    struct stat st;
     int res;
 
     snprintf(addr.sun_path, sizeof(addr.sun_path), "%.107s", a->config.socket);
     a->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (a->listen_fd < 0)
         goto error;
-    unlink(addr.sun_path); /* the lock says that nobody serves it */
-    if (bind(a->listen_fd, (struct sockaddr *)&addr, sizeof(addr)) != 0 ||
-        chmod(addr.sun_path, (mode_t)a->config.socket_mode) != 0 ||
+    /* the lock says that nobody serves it; a file of another kind is somebody's mistake */
+    if (lstat(addr.sun_path, &st) == 0 && S_ISSOCK(st.st_mode))
+        unlink(addr.sun_path);
+    if (bind(a->listen_fd, (struct sockaddr *)&addr, sizeof(addr)) != 0)
+        goto error;
+    a->bound = true;
+    if (chmod(addr.sun_path, (mode_t)a->config.socket_mode) != 0 ||
         listen(a->listen_fd, BACKLOG) != 0)
         goto error;
     return mcd_control_watch(a, a->listen_fd, MCD_SOURCE_LISTEN, NULL);
@@ -217,12 +222,17 @@ static void accept_all(struct mcd_agent *a)
 {
     int fd;
 
+    if (a->deaf)
+        return;
     for (int i = 0; i < BACKLOG; i++) {
         fd = accept4(a->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
             mcd_log_limited(MCD_LOG_WARNING, "out of file descriptors, a client has to wait: raise "
                                              "the limit (ulimit -n, LimitNOFILE=)");
             a->refused++;
+            /* the connection stays in the backlog: not to be told of it over and over */
+            mcd_control_unwatch(a, a->listen_fd);
+            a->deaf = true;
             break;
         }
         if (fd < 0 && errno != EINTR && errno != ECONNABORTED)
@@ -321,6 +331,16 @@ static int poll_sessions(struct mcd_agent *a)
     return 1;
 }
 
+/* Once a second: what no event tells. */
+static void look_around(struct mcd_agent *a)
+{
+    a->look = true;
+    if (a->admin != NULL)
+        mcd_admin_run(a->admin); /* its time limits */
+    if (a->deaf && !a->stopping)
+        a->deaf = mcd_control_watch(a, a->listen_fd, MCD_SOURCE_LISTEN, NULL) != 0;
+}
+
 void mcd_control_run(struct mcd_agent *a)
 {
     struct epoll_event events[64];
@@ -334,12 +354,13 @@ void mcd_control_run(struct mcd_agent *a)
             dispatch(a, &events[i]);
         if (mcd_now_ns() - last_look > LOOK_MS * UINT64_C(1000000)) {
             last_look = mcd_now_ns();
-            a->look = true;
+            look_around(a);
         }
         if (a->stopping && deadline == 0) {
             deadline = mcd_now_ns() + STOP_NS;
             mcd_control_unwatch(a, a->listen_fd);
             unlink(a->config.socket);
+            a->bound = false;
             for (struct mcd_session *s = a->sessions; s != NULL; s = s->next)
                 mcd_session_end(s, NULL);
         }
@@ -355,6 +376,8 @@ void mcd_control_fini(struct mcd_agent *a)
         mcd_admin_destroy(a->admin);
     if (a->worker != NULL)
         mcd_worker_destroy(a->worker, a);
+    if (a->bound)
+        unlink(a->config.socket); /* the start has failed */
     if (a->listen_fd >= 0)
         close(a->listen_fd);
     if (a->signal_fd >= 0)

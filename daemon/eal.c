@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "log.h"
 
@@ -100,7 +101,7 @@ int mcd_eal_init(const struct mcd_config *c, const int *cores, unsigned n, char 
     argv[argc++] = (char *)"--no-pci";
     argv[argc++] = (char *)"--no-telemetry";
     argv[argc++] = (char *)"--log-level=*:error";
-    /* either way without files: nothing to be left behind, nothing shared with other processes */
+    /* either way without files that other processes could share */
     if (hugepages_to_spare(c)) {
         argv[argc++] = (char *)"--in-memory";
     } else {
@@ -133,6 +134,19 @@ int mcd_eal_launch(struct mcd_engine *g, unsigned index)
 
 void mcd_eal_fini(void)
 {
+    char folder[256];
+    char *slash;
+
     rte_eal_mp_wait_lcore();
+    snprintf(folder, sizeof(folder), "%s", rte_eal_get_runtime_dir());
     rte_eal_cleanup();
+    /* DPDK makes a folder and one above it for files that this configuration does not have; both go
+     * unless another DPDK program uses them */
+    if (rmdir(folder) == 0) {
+        slash = strrchr(folder, '/');
+        if (slash != NULL) {
+            *slash = '\0';
+            (void)rmdir(folder);
+        }
+    }
 }

@@ -118,9 +118,9 @@ int mcd_queue_init(struct mcd_queue *q)
         mcd_queue_fini(q);
         return -ENOMEM;
     }
-    for (unsigned c = 0; c < MCS_CLASS_COUNT; c++)
-        q->class_head[c] = q->class_tail[c] = MCD_NO_TASK;
-    q->age_head = q->age_tail = MCD_NO_TASK;
+    for (unsigned c = 0; c < MCD_LISTS; c++)
+        q->list_head[c] = q->list_tail[c] = MCD_NO_TASK;
+    q->age_head = q->age_tail = q->look = q->resume = MCD_NO_TASK;
     return 0;
 }
 
@@ -276,6 +276,7 @@ static bool turn_hot(struct mcd_engine *g)
         if (q->broken) {
             retire(g, q);
         } else if (q->parked == 0 && q->wake_due == 0 && g->now - q->last_work > g->cool_ticks) {
+            mcs_ring_settle(&q->consumer);
             take_out(g, q);
             put_cold(g, q);
         } else {
@@ -359,6 +360,7 @@ static void sleep_until_rung(struct mcd_engine *g)
             mcd_queue_wake(g, g->hot[i]);
         if (g->hot[i]->parked != 0)
             timeout = BLOCKED_MS;
+        mcs_ring_settle(&g->hot[i]->consumer);
     }
     set_asleep(g, true);
     mcs_store_relaxed(&g->asleep, 1u);
@@ -371,10 +373,8 @@ static void sleep_until_rung(struct mcd_engine *g)
     }
     mcs_store_relaxed(&g->asleep, 0u);
     mcs_fence_full(); /* asleep = 0 before the next turn looks anything up */
-    set_asleep(g, false);
-    /* who rang is not told: look at all of the cold queues and the commands at once */
-    g->now = mcs_ticks();
-    mcs_store_release(&g->epoch, g->epoch + 1);
+    /* Who rang is not told: look at all of the cold queues. Serve first, tidy up after: until
+     * need_wakeup is down a client may ring in vain, no more. */
     for (uint32_t i = 0; i < g->ncold;) {
         struct mcd_queue *q = g->cold[i];
 
@@ -386,6 +386,9 @@ static void sleep_until_rung(struct mcd_engine *g)
             i++;
         }
     }
+    g->turn += CLOCK_EVERY - g->turn % CLOCK_EVERY; /* a turn that looks at the clock */
+    mcd_engine_turn(g);
+    set_asleep(g, false);
     run_commands(g);
     g->last_work = g->now;
 }

@@ -53,6 +53,10 @@ struct mcd_command {
     uint32_t done; /* engine: release; control: acquire */
 };
 
+/* The lists of parked tasks: one a class, one of those whose notification found no room. */
+#define MCD_WAITING ((unsigned)MCS_CLASS_COUNT)
+#define MCD_LISTS (MCD_WAITING + 1)
+
 enum mcd_phase { MCD_CHECK, MCD_MOVE, MCD_DELIVER };
 
 /* A task that did not end in the turn it was taken. One record a slot. */
@@ -69,9 +73,9 @@ struct mcd_task {
     uint64_t piece_done;  /* bytes of it that are done */
     uint32_t queue_ns;
     enum mcd_phase phase;
-    bool cancel;
-    uint32_t class_prev, class_next; /* FIFO of its class */
-    uint32_t age_prev, age_next;     /* FIFO of the queue */
+    uint8_t list;                  /* its class, or MCD_WAITING */
+    uint32_t list_prev, list_next; /* FIFO of that list */
+    uint32_t age_prev, age_next;   /* FIFO of the queue */
 };
 
 struct mcd_queue {
@@ -81,6 +85,8 @@ struct mcd_queue {
     uint32_t id;
     int fd, guard;
     struct mcd_queue *next;   /* of the session */
+    uint64_t quiet_at;        /* ns: when it was last seen without a caller's copy */
+    uint64_t memory;          /* bytes it counts for in the agent's queue_memory */
     struct mcd_command leave; /* while the session ends */
     /* set before the engine has it */
     struct mcs_queue shm;
@@ -89,8 +95,10 @@ struct mcd_queue {
     struct mcd_task *tasks;    /* by slot */
     uint64_t *active;          /* a bit a slot: parked tasks */
     struct mcd_batch *batches; /* by index */
-    uint32_t class_head[MCS_CLASS_COUNT], class_tail[MCS_CLASS_COUNT];
+    uint32_t list_head[MCD_LISTS], list_tail[MCD_LISTS];
     uint32_t age_head, age_tail;
+    uint32_t look;                         /* whose deadline is looked at next */
+    uint32_t resume;                       /* of those that wait: who is tried next */
     uint32_t parked;                       /* tasks in the lists */
     uint32_t dirty[MCD_BURST * 2], ndirty; /* batches to publish */
     uint64_t wake_due;                     /* turn at which to look for a sleeping client; 0 none */

@@ -26,14 +26,14 @@ static _Thread_local volatile sig_atomic_t faults_here;
 
 /* The largest page of the region that the fault may lie in: a hugetlb mapping can only be
  * replaced by whole hugepages, so sizes are tried from small to large. */
-static bool put_zero_pages(const struct entry *e, uintptr_t at)
+static bool put_zero_pages(uintptr_t base, uint64_t size, uintptr_t at)
 {
     static const uint64_t sizes[] = {4096, UINT64_C(2) << 20, UINT64_C(1) << 30};
 
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         uintptr_t page = at & ~(uintptr_t)(sizes[i] - 1);
 
-        if (page < e->base || page + sizes[i] > e->base + e->size)
+        if (page < base || page + sizes[i] > base + size)
             continue;
         if (mmap((void *)page, sizes[i], PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED)
@@ -53,9 +53,11 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
     for (uint32_t i = 0; i < n; i++) {
         uintptr_t base = mcs_load_acquire(&entries[i].base); /* pairs with mcd_fault_add() */
 
-        if (base == 0 || at < base || at >= base + entries[i].size)
+        uint64_t size = mcs_load_relaxed(&entries[i].size);
+
+        if (base == 0 || at < base || at - base >= size)
             continue;
-        if (!put_zero_pages(&entries[i], at))
+        if (!put_zero_pages(base, size, at))
             break;
         mcs_fetch_add(&entries[i].faults, 1u);
         mcs_fence_full(); /* the entry's count before the total; partner: mcd_fault_total() */
@@ -93,7 +95,7 @@ int mcd_fault_add(void *mem, uint64_t size)
     if (i == ENTRIES)
         return -ENOSPC;
     lowest_free = i + 1;
-    entries[i].size = size;
+    mcs_store_relaxed(&entries[i].size, size);
     mcs_store_relaxed(&entries[i].faults, 0u);
     mcs_store_release(&entries[i].base, (uintptr_t)mem); /* partner: on_sigbus() */
     if (i >= highest)

@@ -20,6 +20,8 @@
 #include "shm/region.h"
 #include "version.h"
 
+/* The queues of all sessions may have as much memory as the pool, or this where that is less. */
+#define QUEUE_MEMORY_MIN (UINT64_C(1) << 30)
 #define CALLER_NS UINT64_C(2000000000) /* how long a copy in a caller's thread may keep us */
 
 void mcd_reply(struct mcd_session *s, struct mcs_msg *m, size_t body_size)
@@ -36,15 +38,33 @@ void mcd_reply_empty(struct mcd_session *s)
 }
 
 /* A name as it came over the wire: terminated, not empty, no control characters. */
+/* Bytes of the well-formed UTF-8 character at p (RFC 3629), 0 when it is none. */
+static size_t utf8_length(const unsigned char *p)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t n = p[0] < 0x80 ? 1 : p[0] >> 5 == 6 ? 2 : p[0] >> 4 == 14 ? 3 : p[0] >> 3 == 30 ? 4 : 0;
+    uint32_t v = n == 1 ? p[0] : p[0] & (0x7fu >> n);
+
+    for (size_t i = 1; i < n; i++) { /* a NUL ends the name and the character */
+        if (p[i] >> 6 != 2)
+            return 0;
+        v = v << 6 | (p[i] & 0x3f);
+    }
+    return n != 0 && v >= least[n] && v <= 0x10ffff && (v < 0xd800 || v > 0xdfff) ? n : 0;
+}
+
 bool mcd_good_name(const char *name)
 {
-    size_t n = strnlen(name, MCS_NAME_MAX);
+    const unsigned char *p = (const unsigned char *)name;
+    size_t n = strnlen(name, MCS_NAME_MAX), step;
 
     if (n == 0 || n == MCS_NAME_MAX)
         return false;
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f)
+    for (size_t i = 0; i < n; i += step) {
+        step = utf8_length(p + i);
+        if (step == 0 || p[i] < 0x20 || p[i] == 0x7f)
             return false;
+    }
     return true;
 }
 
@@ -106,7 +126,8 @@ static void mcd_on_hello(struct mcd_session *s, struct mcs_msg *m)
     }
     m->b.hello.name[MCS_NAME_MAX - 1] = '\0';
     if (m->b.hello.name[0] != '\0' && !mcd_good_name(m->b.hello.name)) {
-        mcd_session_refuse(s, MCS_INVALID_ARGUMENT, "the client's name has control characters");
+        mcd_session_refuse(s, MCS_INVALID_ARGUMENT,
+                           "the client's name has control characters or is not UTF-8");
         return;
     }
     res = make_session_region(s);
@@ -251,6 +272,7 @@ static void mcd_on_queue_open(struct mcd_session *s, struct mcs_msg *m)
     uint64_t args = r->args_size != 0 ? r->args_size : c->queue_args_size;
     struct mcs_queue_layout layout;
     struct mcd_queue *q;
+    uint64_t memory, limit;
 
     if (s->nqueues >= c->queues_per_session) {
         mcd_session_refuse(s, MCS_LIMIT, "%u queues are open, [queue] max_per_session is %llu",
@@ -267,6 +289,16 @@ static void mcd_on_queue_open(struct mcd_session *s, struct mcs_msg *m)
                            (unsigned long long)MCS_QUEUE_ARGS_MAX);
         return;
     }
+    memory = layout.total_size + slots * sizeof(struct mcd_task);
+    limit = c->pool_size > QUEUE_MEMORY_MIN ? c->pool_size : QUEUE_MEMORY_MIN;
+    if (memory > limit - s->agent->queue_memory) {
+        mcd_session_refuse(s, MCS_NO_MEMORY,
+                           "a queue of %llu bytes: the queues of all sessions have %llu of at most "
+                           "%llu; ask for fewer slots or a smaller args_size, or close some",
+                           (unsigned long long)memory, (unsigned long long)s->agent->queue_memory,
+                           (unsigned long long)limit);
+        return;
+    }
     q = aligned_alloc(64, (sizeof(*q) + 63) & ~(size_t)63);
     if (q == NULL) {
         mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for a queue");
@@ -280,6 +312,8 @@ static void mcd_on_queue_open(struct mcd_session *s, struct mcs_msg *m)
     q->shm.slots = slots;
     q->shm.batches = batches;
     q->shm.args_size = layout.args_size;
+    q->memory = memory;
+    s->agent->queue_memory += memory;
     s->op.queue = q;
     s->op.making = (struct mcd_extent_job){
         .size = layout.total_size, .kind = {.page_size = 4096, .node = -1}, .fd = -1};
@@ -311,53 +345,61 @@ static void mcd_on_queue_close(struct mcd_session *s, struct mcs_msg *m)
 
 /* ---- taking reach away ----------------------------------------------------------- */
 
-/* May client t copy in its own thread into extent e of session s (NULL: into any of them)? */
+/* May client t copy in its own thread into extent e of session s (NULL: into any of them)? The
+ * owner itself does not count: its library knows of its own withdrawals and settles its threads
+ * before the call returns. */
 static bool reaches(const struct mcd_session *t, const struct mcd_session *s,
                     const struct mcd_extent *e)
 {
-    if (t == s)
-        return true;
+    if (t == s || t->ending || t->region.words == NULL)
+        return false;
     for (const struct mcd_grant *g = t->grants; g != NULL; g = g->next)
         if (e != NULL ? g->extent == e : g->extent->owner == s)
             return true;
     return false;
 }
 
-/* Tells every client that may copy in its own thread to look again before the next copy. The
- * owner's library knows of its own withdrawals. */
+/* Tells every client that may copy in its own thread to look again before the next copy. */
 static void outdate_grants(struct mcd_session *s, const struct mcd_extent *e)
 {
     for (struct mcd_session *t = s->agent->sessions; t != NULL; t = t->next)
-        if (t != s && t->region.words != NULL && reaches(t, s, e))
+        if (reaches(t, s, e))
             /* partner: mcs_caller_begin(); the grace period brings the fence */
             mcs_store_release(&t->region.words->grants_version, ++t->grants_version);
 }
 
-static bool copies_itself(const struct mcd_session *t)
+/* Has each queue of t been seen without a copy since `since`? Not all at one time: a copy that
+ * begins later has seen the new version. */
+static bool was_quiet(const struct mcd_session *t, uint64_t since, uint64_t now)
 {
-    for (const struct mcd_queue *q = t->queues; q != NULL; q = q->next)
-        if (mcs_load_acquire(&q->shm.doorbell->caller_active) != 0)
-            return true;
-    return false;
+    bool all = true;
+
+    for (struct mcd_queue *q = t->queues; q != NULL; q = q->next) {
+        /* partner: the release in mcs_caller_end() */
+        if (mcs_load_acquire(&q->shm.doorbell->caller_active) == 0)
+            q->quiet_at = now;
+        all &= q->quiet_at >= since;
+    }
+    return all;
 }
 
 /* Have the copies in callers' threads that began before outdate_grants() ended? */
 static bool callers_quiet(struct mcd_session *s)
 {
-    bool late = mcd_now_ns() >= s->op.deadline;
+    uint64_t now = mcd_now_ns();
+    bool late = now >= s->op.deadline, all = true;
 
     for (struct mcd_session *t = s->agent->sessions; t != NULL; t = t->next) {
-        if (t->ending || t->region.words == NULL || !reaches(t, s, s->op.extent) ||
-            !copies_itself(t))
+        if (!reaches(t, s, s->op.extent) || was_quiet(t, s->op.deadline - CALLER_NS, now))
             continue;
+        all = false;
         if (!late)
-            return false;
+            continue;
         s->op.late = true;
         s->agent->revoke_timeouts++;
-        if (t != s)
-            mcd_session_end(t, "a copy in its own thread into revoked memory does not end");
+        mcd_session_end(t, "a copy in its own thread into revoked memory does not end");
     }
-    return true;
+    return all || late;
 }
 
 /* Starts the wait that ends in `finish`; op.old and op.extent are set. */

@@ -15,7 +15,7 @@
 void mcd_reply(struct mcd_session *s, struct mcs_msg *m, size_t body_size);
 void mcd_reply_empty(struct mcd_session *s);
 
-/* A name as it came over the wire: terminated, not empty, no control characters. */
+/* A name as it came over the wire: terminated, not empty, UTF-8 without control characters. */
 bool mcd_good_name(const char *name);
 
 /* Makes op.making in the worker's thread, then goes on with `then`. The session cannot go away

@@ -51,6 +51,7 @@ static int enter_extent(struct mcd_session *s, struct mcd_extent *e)
 static void leave_extent(struct mcd_session *s, struct mcd_extent *e)
 {
     mcs_store_release(&s->extents[MCD_HANDLE_INDEX(e->handle)], NULL);
+    e->owner = NULL; /* mappings of others may hold the extent longer than the session lives */
     s->nextents--;
     s->memory -= e->size;
 }
@@ -297,7 +298,7 @@ void mcd_on_map(struct mcd_session *s, struct mcs_msg *m)
         mcd_session_refuse(s, MCS_LIMIT, "a session has at most %u mappings", GRANTS_MAX);
         return;
     }
-    /* Read-only means a descriptor of its own: the memfd has mode 0400, so only the agent's
+    /* Read-only means a descriptor of its own: a memfd of the pool has mode 0400, so only the agent's
      * user (or root) could open it for writing again. */
     snprintf(path, sizeof(path), "/proc/self/fd/%d", b->extent->fd);
     fd = r.writable != 0 ? fcntl(b->extent->fd, F_DUPFD_CLOEXEC, 3)

@@ -29,8 +29,8 @@ void mcd_on_publish(struct mcd_session *s, struct mcs_msg *m)
 
     if (!mcd_good_name(r->name) || (r->flags & ~MCS_SEGMENT_FLAGS) != 0) {
         mcd_session_refuse(s, MCS_INVALID_ARGUMENT,
-                           "segment name or flags %#x: want 1 to %u characters, no control "
-                           "characters, known flags",
+                           "segment name or flags %#x: want 1 to %u bytes of UTF-8 without "
+                           "control characters, and known flags",
                            r->flags, MCS_NAME_MAX - 1);
         return;
     }
@@ -118,11 +118,26 @@ void mcd_on_buffer_add(struct mcd_session *s, struct mcs_msg *m)
                            r.access);
         return;
     }
+    if (e->foreign &&
+        (r.access & (MCS_ACCESS_MAP_READ | MCS_ACCESS_MAP_WRITE)) == MCS_ACCESS_MAP_READ) {
+        mcd_session_refuse(
+            s, MCS_NOT_SUPPORTED,
+            "memory of a registered memfd cannot be mapped read-only: whoever maps it "
+            "could open it for writing; use pool memory, or grant MAP_WRITE too");
+        return;
+    }
     res = mcd_segment_add(s->segment, e, r.offset, r.length, r.access, &s->op.old);
     if (res == -EEXIST) {
         mcd_session_refuse(s, MCS_OVERLAP,
                            "offset %llu, length %llu overlaps a buffer that is published already",
                            (unsigned long long)r.offset, (unsigned long long)r.length);
+        return;
+    }
+    if (res == -ENOSPC) {
+        mcd_session_refuse(s, MCS_LIMIT,
+                           "a segment has at most %u buffers: publish larger ones, ranges need not "
+                           "be a single allocation",
+                           MCD_BUFFERS_MAX);
         return;
     }
     if (res != 0) {

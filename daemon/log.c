@@ -2,6 +2,7 @@
 #include "log.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,6 +22,7 @@ void mcd_log_set_level(int level)
 static void write_line(int level, const char *format, va_list ap, unsigned long left_out)
 {
     static const char *const words[] = {"error", "warning", "info", "debug"};
+    struct pollfd err = {.fd = STDERR_FILENO, .events = POLLOUT};
     char line[1024];
     int saved = errno;
     int n, m;
@@ -35,7 +37,8 @@ static void write_line(int level, const char *format, va_list ap, unsigned long 
     if (n > (int)sizeof(line) - 1)
         n = (int)sizeof(line) - 1;
     line[n++] = '\n';
-    if (write(STDERR_FILENO, line, (size_t)n) < 0) {
+    /* a pipe that nobody empties must not stop the agent either: the line is lost then */
+    if (poll(&err, 1, 0) == 1 && write(STDERR_FILENO, line, (size_t)n) < 0) {
         /* a full disk or a closed terminal must not stop the agent */
     }
     errno = saved;

@@ -29,6 +29,7 @@ static const char usage[] =
     "      --check-config     read the configuration, say what is wrong, exit 0 or 1\n"
     "      --dump-config      print the configuration in force\n"
     "      --sample-config    print every key with its help, unit, range and default\n"
+    "      --man-page         print the manual page\n"
     "      --ready-fd N       write one byte to descriptor N and close it once ready\n"
     "      --version          print the version\n"
     "  -h, --help             print this\n"
@@ -36,24 +37,42 @@ static const char usage[] =
     "SIGTERM or SIGINT stops cleanly, a second one at once. SIGHUP reads the configuration\n"
     "again and applies the keys that are marked live.\n";
 
+/* mcshmd(8): the option list above and the table of keys, so that neither can go stale. */
+static void man_page(FILE *out)
+{
+    fputs(".TH MCSHMD 8 \"\" \"mcshm " MCD_VERSION "\"\n.SH NAME\nmcshmd \\- the agent of a host: "
+          "pools of memory, transfers between processes\n.SH SYNOPSIS\n.nf\n",
+          out);
+    fputs(usage, out);
+    fputs(".fi\n.SH CONFIGURATION\nAn ini file; sizes take the suffixes K, M, G and T. "
+          "Keys marked live change with SIGHUP.\n",
+          out);
+    mcd_config_man(out);
+    fputs(".SH FILES\n" DEFAULT_CONFIG
+          "\n.SH EXIT STATUS\n0 after a clean stop, 1 when something is "
+          "missing or wrong, which is said in one sentence, 2 for a wrong command line.\n",
+          out);
+}
+
 struct options {
     const char *config;
     const char *sets[64];
     int nsets;
     int ready_fd;
-    bool check, dump, sample, version, help;
+    bool check, dump, sample, man, version, help;
 };
 
 /* 0, or the exit status of a usage error. */
 static int parse(int argc, char **argv, struct options *o)
 {
-    enum { CHECK = 256, DUMP, SAMPLE, READY, VERSION };
+    enum { CHECK = 256, DUMP, SAMPLE, MAN, READY, VERSION };
     static const struct option longs[] = {
         {"config", required_argument, NULL, 'c'},
         {"set", required_argument, NULL, 's'},
         {"check-config", no_argument, NULL, CHECK},
         {"dump-config", no_argument, NULL, DUMP},
         {"sample-config", no_argument, NULL, SAMPLE},
+        {"man-page", no_argument, NULL, MAN},
         {"ready-fd", required_argument, NULL, READY},
         {"version", no_argument, NULL, VERSION},
         {"help", no_argument, NULL, 'h'},
@@ -82,6 +101,9 @@ static int parse(int argc, char **argv, struct options *o)
             break;
         case SAMPLE:
             o->sample = true;
+            break;
+        case MAN:
+            o->man = true;
             break;
         case READY:
             o->ready_fd = atoi(optarg);
@@ -252,11 +274,13 @@ int main(int argc, char **argv)
     res = parse(argc, argv, &options);
     if (res != 0)
         return res;
-    if (options.help || options.version || options.sample) {
+    if (options.help || options.version || options.sample || options.man) {
         if (options.help)
             fputs(usage, stdout);
         else if (options.version)
             puts("mcshmd " MCD_VERSION);
+        else if (options.man)
+            man_page(stdout);
         else
             mcd_config_sample(stdout);
         return fflush(stdout) == 0 ? 0 : 1;

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define PIECES_MAX (4 * MCD_BUFFERS_MAX) /* what buffers may fall into by cuts */
+
 /* Stands for "no buffers", never freed. */
 static struct mcd_snapshot empty_snapshot;
 
@@ -69,6 +71,8 @@ int mcd_segment_add(struct mcd_segment *s, struct mcd_extent *e, uint64_t offset
         b->count++; /* engines do not look at it */
         return 0;
     }
+    if (now->count >= MCD_BUFFERS_MAX)
+        return -ENOSPC;
     next = snapshot_new(now->count + 1);
     if (next == NULL)
         return -ENOMEM;
@@ -147,6 +151,10 @@ int mcd_segment_cut(struct mcd_segment *s, const struct mcd_extent *e, uint64_t 
         }
         keep(next, b, b->offset, offset < b_end ? offset : b_end);
         keep(next, b, end > b->offset ? end : b->offset, b_end);
+    }
+    if (next->count > now->count && next->count > PIECES_MAX) {
+        free(next);
+        return -ENOMEM;
     }
     swap(s, next, old);
     return 0;

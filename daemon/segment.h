@@ -15,6 +15,9 @@
 #include "shm/abi.h"
 #include "shm/atomic.h"
 
+/* Buffers of one segment: each change copies the list, and `mcshm ls` shows all of them. */
+#define MCD_BUFFERS_MAX 16384u
+
 struct mcd_buffer {
     uint64_t address; /* published */
     uint64_t length;
@@ -76,13 +79,15 @@ void mcd_segment_put(struct mcd_segment *s);
  * Each of these makes the next snapshot. *old is then the caller's to free after a grace
  * period; NULL when nothing changed.
  */
-/* 0; -EEXIST: overlaps another buffer, or the same range with other rights; -ENOMEM. */
+/* 0; -EEXIST: overlaps another buffer, or the same range with other rights; -ENOSPC: there are
+ * MCD_BUFFERS_MAX of them; -ENOMEM. */
 int mcd_segment_add(struct mcd_segment *s, struct mcd_extent *e, uint64_t offset, uint64_t length,
                     uint32_t access, struct mcd_snapshot **old);
 /* 0; -ENOENT: no such buffer. */
 int mcd_segment_remove(struct mcd_segment *s, const struct mcd_extent *e, uint64_t offset,
                        uint64_t length, struct mcd_snapshot **old);
-/* Takes a range of an extent out of all buffers; they keep what lies beside it. */
+/* Takes a range of an extent out of all buffers; they keep what lies beside it. -ENOMEM, also
+ * when so many pieces would be left as no honest client makes. */
 int mcd_segment_cut(struct mcd_segment *s, const struct mcd_extent *e, uint64_t offset,
                     uint64_t length, struct mcd_snapshot **old);
 /* Takes everything out. */

@@ -150,6 +150,12 @@ void mcd_session_readable(struct mcd_session *s)
                                "libmcshm and mcshmd of one version",
                                m.h.version, MCS_MSG_VERSION);
             mcd_session_end(s, "speaks another protocol version");
+        } else if (res == -EMFILE) {
+            s->request_type = m.h.type;
+            s->request_id = m.h.id;
+            mcd_session_refuse(s, MCS_LIMIT,
+                               "the agent has no file descriptor left for the one that came along: "
+                               "raise its limit (ulimit -n, LimitNOFILE=)");
         } else if (res != 0) {
             s->agent->protocol_errors++;
             mcd_session_end(s, "sent a malformed message");
@@ -159,6 +165,8 @@ void mcd_session_readable(struct mcd_session *s)
             s->request_type = m.h.type;
             s->request_id = m.h.id;
             mcd_session_handle(s, &m, fds, nfds);
+            if (m.h.type == MCS_MSG_QUERY)
+                break; /* it takes long: one a turn */
         }
     }
 }
@@ -225,6 +233,7 @@ void mcd_session_end(struct mcd_session *s, const char *why)
     if (s->pidfd >= 0)
         mcd_control_unwatch(s->agent, s->pidfd);
     s->agent->ended++;
+    s->agent->fault_ends += why != NULL && s->greeted;
 }
 
 static void unwatch_doorbell(struct mcd_session *s)
@@ -251,6 +260,7 @@ void mcd_session_free_queue(struct mcd_session *s, struct mcd_queue *q)
         s->agent->staged_tasks += mcs_load_relaxed(&q->shm.doorbell->staged_tasks);
         s->agent->staged_bytes += mcs_load_relaxed(&q->shm.doorbell->staged_bytes);
     }
+    s->agent->queue_memory -= q->memory;
     mcd_queue_fini(q);
     if (q->guard >= 0)
         mcd_fault_remove(q->guard);
@@ -393,10 +403,8 @@ bool mcd_sessions_poll(struct mcd_agent *a)
         if (!s->ending && a->look) {
             const char *why = complaint(s, now, faults);
 
-            if (why != NULL) {
-                a->fault_ends += s->greeted;
+            if (why != NULL)
                 mcd_session_end(s, why);
-            }
         }
         if (s->op.active) {
             poll_operation(s);

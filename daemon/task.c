@@ -18,9 +18,11 @@
 #include "session.h"
 #include "task.h"
 
-#define PIECE_COST 256u /* bytes that the handling of a piece counts for in a budget */
-#define CHECK_COST 128u /* the same for only checking it */
-#define GROUP 16u       /* slices posted together */
+#define PIECE_COST 256u   /* bytes that the handling of a piece counts for in a budget */
+#define CHECK_COST 128u   /* the same for only checking it */
+#define GROUP 16u         /* slices posted together */
+#define LATE_LOOKS 4u     /* deadlines looked at a turn, beside those of the tasks that run */
+#define WAITING_LOOKS 64u /* tasks that wait for a receiver looked at a turn */
 
 /* ---- completion ------------------------------------------------------------------ */
 
@@ -237,40 +239,57 @@ static enum mcs_status check_args(const struct mcd_queue *q, struct mcd_task *t)
 
 /* ---- parked tasks ---------------------------------------------------------------- */
 
+static void list_add(struct mcd_queue *q, uint32_t slot, unsigned list)
+{
+    struct mcd_task *t = &q->tasks[slot];
+
+    t->list = (uint8_t)list;
+    t->list_next = MCD_NO_TASK;
+    t->list_prev = q->list_tail[list];
+    if (t->list_prev != MCD_NO_TASK)
+        q->tasks[t->list_prev].list_next = slot;
+    else
+        q->list_head[list] = slot;
+    q->list_tail[list] = slot;
+}
+
+static void list_remove(struct mcd_queue *q, uint32_t slot)
+{
+    struct mcd_task *t = &q->tasks[slot];
+
+    if (t->list_prev != MCD_NO_TASK)
+        q->tasks[t->list_prev].list_next = t->list_next;
+    else
+        q->list_head[t->list] = t->list_next;
+    if (t->list_next != MCD_NO_TASK)
+        q->tasks[t->list_next].list_prev = t->list_prev;
+    else
+        q->list_tail[t->list] = t->list_prev;
+    if (q->resume == slot)
+        q->resume = t->list_next;
+}
+
 static void park(struct mcd_queue *q, uint32_t slot)
 {
     struct mcd_task *t = &q->tasks[slot];
-    unsigned c = t->desc.priority;
 
     q->active[slot / 64] |= UINT64_C(1) << (slot % 64);
-    t->class_next = t->age_next = MCD_NO_TASK;
-    t->class_prev = q->class_tail[c];
+    list_add(q, slot, t->desc.priority);
+    t->age_next = MCD_NO_TASK;
     t->age_prev = q->age_tail;
-    if (t->class_prev != MCD_NO_TASK)
-        q->tasks[t->class_prev].class_next = slot;
-    else
-        q->class_head[c] = slot;
     if (t->age_prev != MCD_NO_TASK)
         q->tasks[t->age_prev].age_next = slot;
     else
         q->age_head = slot;
-    q->class_tail[c] = q->age_tail = slot;
+    q->age_tail = slot;
     q->parked++;
 }
 
 static void unpark(struct mcd_queue *q, uint32_t slot)
 {
     struct mcd_task *t = &q->tasks[slot];
-    unsigned c = t->desc.priority;
 
-    if (t->class_prev != MCD_NO_TASK)
-        q->tasks[t->class_prev].class_next = t->class_next;
-    else
-        q->class_head[c] = t->class_next;
-    if (t->class_next != MCD_NO_TASK)
-        q->tasks[t->class_next].class_prev = t->class_prev;
-    else
-        q->class_tail[c] = t->class_prev;
+    list_remove(q, slot);
     if (t->age_prev != MCD_NO_TASK)
         q->tasks[t->age_prev].age_next = t->age_next;
     else
@@ -279,6 +298,8 @@ static void unpark(struct mcd_queue *q, uint32_t slot)
         q->tasks[t->age_next].age_prev = t->age_prev;
     else
         q->age_tail = t->age_prev;
+    if (q->look == slot)
+        q->look = t->age_next;
     q->active[slot / 64] &= ~(UINT64_C(1) << (slot % 64));
     q->parked--;
 }
@@ -323,6 +344,16 @@ static void end_parked(struct mcd_engine *g, struct mcd_queue *q, struct mcd_tas
     mcd_task_end(g, q, &t->desc, &o);
 }
 
+static void end_late(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t)
+{
+    end_parked(g, q, t, MCS_STATE_TIMEOUT, t->phase == MCD_DELIVER ? MCS_INBOX_FULL : MCS_TIMEOUT);
+}
+
+void mcd_task_cancel(struct mcd_engine *g, struct mcd_queue *q, uint32_t slot)
+{
+    end_parked(g, q, &q->tasks[slot], MCS_STATE_CANCELED, MCS_CANCELED);
+}
+
 /* Looks at the pieces before any moves. False: the budget is used up. */
 static bool check_pieces(struct mcd_queue *q, struct mcd_task *t, uint64_t *budget,
                          enum mcs_status *error)
@@ -353,8 +384,12 @@ static bool check_pieces(struct mcd_queue *q, struct mcd_task *t, uint64_t *budg
 /* The same bytes in one slice where one piece goes on where the last one stopped. */
 static bool joins(const struct mct_slice *last, const struct mct_slice *s)
 {
-    return (uint8_t *)last->local + last->length == (uint8_t *)s->local &&
-           (uint8_t *)last->remote + last->length == (uint8_t *)s->remote;
+    uintptr_t local = (uintptr_t)last->local, remote = (uintptr_t)last->remote;
+    uint64_t apart = local < remote ? remote - local : local - remote;
+
+    /* pieces are copied in order: as one they must not read what the first of them writes */
+    return local + last->length == (uintptr_t)s->local &&
+           remote + last->length == (uintptr_t)s->remote && last->length + s->length <= apart;
 }
 
 /* Moves up to *budget bytes. True when the task is through, or *error is set. */
@@ -465,11 +500,8 @@ static bool advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *
     bool any = false;
     int res;
 
-    if (t->cancel || g->now >= t->deadline) {
-        bool late = !t->cancel;
-
-        error = !late ? MCS_CANCELED : t->phase == MCD_DELIVER ? MCS_INBOX_FULL : MCS_TIMEOUT;
-        end_parked(g, q, t, late ? MCS_STATE_TIMEOUT : MCS_STATE_CANCELED, error);
+    if (g->now >= t->deadline) {
+        end_late(g, q, t);
         return true;
     }
     if (t->phase == MCD_CHECK) {
@@ -516,13 +548,72 @@ static bool advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *
     if (t->moved_at == 0)
         t->moved_at = mcs_ticks();
     res = deliver(g, q, t);
-    if (res == -EAGAIN)
-        return any; /* the receiver's inbox is full: again next turn, until the deadline */
+    if (res ==
+        -EAGAIN) { /* the receiver's inbox is full: again in later turns, until the deadline */
+        if (t->list != MCD_WAITING) {
+            list_remove(q, t->desc.slot);
+            list_add(q, t->desc.slot, MCD_WAITING);
+        }
+        return any;
+    }
     if (res == 0)
         end_parked(g, q, t, MCS_STATE_COMPLETED, MCS_OK);
     else
         end_parked(g, q, t, MCS_STATE_FAILED, MCS_REVOKED);
     return true;
+}
+
+/* Ends those whose time is over while they stand behind others: a few a turn, in a circle. */
+static bool end_some_late(struct mcd_engine *g, struct mcd_queue *q)
+{
+    bool any = false;
+
+    for (unsigned i = 0; i < LATE_LOOKS && q->age_head != MCD_NO_TASK; i++) {
+        struct mcd_task *t = &q->tasks[q->look != MCD_NO_TASK ? q->look : q->age_head];
+
+        q->look = t->age_next;
+        if (g->now >= t->deadline) {
+            end_late(g, q, t);
+            any = true;
+        }
+        if (q->look == MCD_NO_TASK)
+            break;
+    }
+    return any;
+}
+
+/*
+ * Tries those again that wait for room in an inbox, a bounded number a turn: a receiver that
+ * never reads must not cost other queues their time.  The first of them has its try in every
+ * turn, and none for the same receiver comes before it.
+ */
+static bool try_waiting(struct mcd_engine *g, struct mcd_queue *q)
+{
+    uint32_t slot = q->list_head[MCD_WAITING], first;
+    uint64_t budget = 0; /* delivery needs none */
+    unsigned looks = 0;
+    bool any = false;
+
+    for (; slot != MCD_NO_TASK && looks < WAITING_LOOKS; looks++) {
+        advance(g, q, &q->tasks[slot], &budget);
+        if (q->list_head[MCD_WAITING] == slot)
+            break;
+        slot = q->list_head[MCD_WAITING];
+        any = true;
+    }
+    first = slot;
+    if (first == MCD_NO_TASK)
+        return any;
+    slot = q->resume != MCD_NO_TASK ? q->resume : q->tasks[first].list_next;
+    for (; slot != MCD_NO_TASK && looks < WAITING_LOOKS; looks++) {
+        struct mcd_task *t = &q->tasks[slot];
+
+        slot = t->list_next;
+        if (t->desc.segment != q->tasks[first].desc.segment)
+            any |= advance(g, q, t, &budget);
+    }
+    q->resume = slot;
+    return any;
 }
 
 /*
@@ -532,16 +623,17 @@ static bool advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *
  */
 bool mcd_parked_run(struct mcd_engine *g, struct mcd_queue *q, uint64_t budget)
 {
-    bool any = false;
+    bool any = end_some_late(g, q);
 
+    any |= try_waiting(g, q);
     for (unsigned c = 0; c < MCS_CLASS_COUNT; c++) {
-        uint32_t slot = q->class_head[c];
+        uint32_t slot = q->list_head[c];
 
         while (slot != MCD_NO_TASK) {
             struct mcd_task *t = &q->tasks[slot];
-            uint32_t next = t->class_next;
+            uint32_t next = t->list_next;
 
-            if ((t->desc.flags & MCS_DESC_FENCE) != 0 && q->age_head != slot && !t->cancel &&
+            if ((t->desc.flags & MCS_DESC_FENCE) != 0 && q->age_head != slot &&
                 g->now < t->deadline)
                 break;
             any |= advance(g, q, t, &budget);

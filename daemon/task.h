@@ -52,6 +52,8 @@ void mcd_task_refuse(struct mcd_engine *g, struct mcd_queue *q, const struct mcs
 /* Parks a fresh descriptor, or refuses it for its arguments. Ticks. */
 void mcd_task_park(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
                    uint64_t age, uint64_t deadline);
+/* Ends a parked task as CANCELED: between two turns nothing of it is under way. */
+void mcd_task_cancel(struct mcd_engine *g, struct mcd_queue *q, uint32_t slot);
 /* Moves parked tasks on by up to budget bytes. True when something happened. */
 bool mcd_parked_run(struct mcd_engine *g, struct mcd_queue *q, uint64_t budget);
 

@@ -5,9 +5,6 @@
 
 #include <stdlib.h>
 
-#define CLOCK_POLLS 1024u /* polls in a row that found nothing, between looks at the clock */
-#define IDLE_S 1          /* seconds without progress that make a look at the socket worth it */
-
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a futex is the low half of its word");
 
 static mcshm_status bad_batch(mcshm_batch batch)
@@ -89,6 +86,18 @@ static void settle(struct mcshm_queue *q, struct mcl_batch *b)
         mcl_stage_finish(q, b, b->slots[i]);
 }
 
+/* A poll that found nothing.  Is the agent alive?  Its socket tells, at the price of a system
+ * call: worth it only when nothing has moved for a long time. */
+static mcshm_status unfinished(struct mcshm_queue *q)
+{
+    return mcl_idle_down(q->c, &q->idle) ? MCSHM_AGENT_DOWN : MCSHM_BUSY;
+}
+
+static void progress(struct mcshm_queue *q)
+{
+    q->idle = (struct mcl_idle){0};
+}
+
 MCSHM_API mcshm_status mcshm_batch_free(mcshm_queue *q, mcshm_batch batch)
 {
     struct mcl_batch *b;
@@ -100,7 +109,8 @@ MCSHM_API mcshm_status mcshm_batch_free(mcshm_queue *q, mcshm_batch batch)
     if (b == NULL)
         return bad_batch(batch);
     /* when the agent is gone no task ends any more, and none uses its slot either */
-    if (!complete(q, (uint32_t)batch) && !complete_by_slots(q, (uint32_t)batch) && !mcl_down(q->c))
+    if (!complete(q, (uint32_t)batch) && !complete_by_slots(q, (uint32_t)batch) &&
+        unfinished(q) != MCSHM_AGENT_DOWN)
         return MCSHM_BUSY;
     settle(q, b);
     /* the last one first: the next batch then finds the slots in the same order */
@@ -118,29 +128,6 @@ MCSHM_API mcshm_status mcshm_batch_free(mcshm_queue *q, mcshm_batch batch)
         b->generation = 1;
     q->free_batches[q->nfree_batches++] = (uint32_t)batch;
     return MCSHM_OK;
-}
-
-/* A poll that found nothing.  Is the agent alive?  Its socket tells, at the price of a system
- * call: worth it only when nothing has moved for a long time. */
-static mcshm_status unfinished(struct mcshm_queue *q)
-{
-    if (__builtin_expect(++q->idle_polls % CLOCK_POLLS == 0, 0)) {
-        uint64_t now = mcs_ticks();
-
-        if (q->idle_since == 0) {
-            q->idle_since = now;
-        } else if (now - q->idle_since > IDLE_S * q->c->info.tick_hz) {
-            q->idle_since = now;
-            (void)mcl_hangup(q->c);
-        }
-    }
-    return mcl_down(q->c) ? MCSHM_AGENT_DOWN : MCSHM_BUSY;
-}
-
-static void progress(struct mcshm_queue *q)
-{
-    q->idle_polls = 0;
-    q->idle_since = 0;
 }
 
 MCSHM_API mcshm_status mcshm_batch_poll(mcshm_queue *q, mcshm_batch batch, mcshm_batch_status *out)
@@ -204,10 +191,8 @@ static mcshm_status sleep_once(struct mcshm_queue *q, uint32_t index, int64_t de
 /* Spins for as long as the agent suggests, or the caller has. */
 static mcshm_status spin(struct mcshm_queue *q, uint32_t index, int64_t timeout_us)
 {
-    uint64_t ticks = q->c->spin_ticks, start = mcs_ticks();
+    uint64_t ticks = mcl_spin_ticks(q->c, timeout_us), start = mcs_ticks();
 
-    if (timeout_us >= 0 && (double)timeout_us * 1e3 < (double)ticks * q->c->tick_ns)
-        ticks = (uint64_t)((double)timeout_us * 1e3 / q->c->tick_ns);
     do {
         if (complete(q, index))
             return MCSHM_OK;
@@ -233,7 +218,7 @@ MCSHM_API mcshm_status mcshm_batch_wait(mcshm_queue *q, mcshm_batch batch, int64
         return MCSHM_OK;
     }
     if (timeout_us == 0)
-        return mcl_down(q->c) ? MCSHM_AGENT_DOWN : MCSHM_TIMEOUT;
+        return unfinished(q) == MCSHM_AGENT_DOWN ? MCSHM_AGENT_DOWN : MCSHM_TIMEOUT;
     if (timeout_us > 0 && timeout_us < INT64_MAX / 2000)
         deadline = mcl_now_ns() + timeout_us * 1000;
     status = spin(q, index, timeout_us);
@@ -328,7 +313,7 @@ MCSHM_API mcshm_status mcshm_cancel(mcshm_queue *q, mcshm_batch batch, uint32_t 
     if (mcl_down(q->c))
         return MCSHM_AGENT_DOWN;
     if (!mcs_ring_push(q->shm.ring, &d, 1))
-        return MCSHM_RING_FULL;
+        return unfinished(q) == MCSHM_AGENT_DOWN ? MCSHM_AGENT_DOWN : MCSHM_RING_FULL;
     mcl_doorbell(q);
     return MCSHM_OK;
 }

@@ -7,7 +7,7 @@ static void announce(struct mcl_caller *c, struct mcshm_queue *q)
     c->state = MCL_CALLER_OFF;
     if (!mcs_caller_begin(&q->shm, q->c->region.words, q->view->grants_version))
         return;
-    /* V3: the fence is in mcs_caller_begin(), the partner in mcl_view_update() */
+    /* V3: the fence is in mcs_caller_begin(), the partner in settle(), view.c */
     if (mcs_load_acquire(&q->c->view) == q->view)
         c->state = MCL_CALLER_ON;
     else

@@ -15,6 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define IDLE_S 1 /* seconds without progress that make a look at the socket worth it */
+
 static const char *const type_names[MCS_MSG_COUNT] = {
     [MCS_MSG_HELLO] = "HELLO",
     [MCS_MSG_QUEUE_OPEN] = "QUEUE_OPEN",
@@ -59,6 +61,18 @@ bool mcl_hangup(struct mcshm *c)
     if (!mcl_down(c) && poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0)
         mcs_store_relaxed(&c->down, 1u); /* partner: mcl_down() */
     return mcl_down(c);
+}
+
+void mcl_idle_look(struct mcshm *c, struct mcl_idle *idle)
+{
+    uint64_t now = mcs_ticks();
+
+    if (idle->since == 0) {
+        idle->since = now;
+    } else if (now - idle->since > IDLE_S * c->info.tick_hz) {
+        idle->since = now;
+        (void)mcl_hangup(c);
+    }
 }
 
 void mcl_close_fds(struct mcl_fds *fds)

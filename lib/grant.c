@@ -137,7 +137,7 @@ void mcl_grants_drop(struct mcshm *c, struct mcl_segment *s)
     s->grants = NULL;
     s->ngrants = 0;
     if (n == 0)
-        return;
+        goto out; /* room for grants that were not given */
     /* first our own threads, then the agent may know */
     (void)mcl_view_update(c, NULL); /* when memory is short it knows less: that is safe */
     for (size_t i = 0; i < n; i++) {
@@ -145,6 +145,7 @@ void mcl_grants_drop(struct mcshm *c, struct mcl_segment *s)
             grant_return(c, grants[i].grant);
     }
     grants_unmap(grants, n);
+out:
     free(grants);
 }
 
@@ -258,7 +259,7 @@ void mcl_grants_take(struct mcshm *c, struct mcl_segment *s)
     }
     if (s != NULL)
         grants_add(c, s);
-    (void)mcl_view_update(c, NULL); /* when memory is short the agent copies */
+    (void)mcl_view_extend(c); /* when memory is short the agent copies */
 }
 
 void mcl_grants_check(struct mcshm *c)

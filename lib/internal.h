@@ -31,6 +31,7 @@
 #define MCL_GUARD_MAGIC 0x6d637368u
 #define MCL_SLEEP_NS INT64_C(100000000) /* longest sleep before looking at the socket again */
 #define MCL_TIMEOUT_MS_MAX 600000u
+#define MCL_IDLE_POLLS 1024u /* polls in a row that found nothing, between looks at the clock */
 
 /* ---- memory ---------------------------------------------------------------------- */
 
@@ -58,6 +59,7 @@ struct mcl_private {
     uint8_t *shadow;
     uint32_t references; /* how often registered */
     uint32_t tasks;      /* unfinished, of all queues: atomic */
+    uint32_t gone;       /* being unregistered: atomic */
 };
 
 /* A buffer this connection has published. */
@@ -132,6 +134,12 @@ struct mcl_counters { /* one writer each, read relaxed by mcshm_get_stats() */
     uint64_t doorbells, sleeps, ring_full;
 };
 
+/* Looks of one thread that found nothing. */
+struct mcl_idle {
+    uint32_t polls; /* in a row */
+    uint64_t since; /* ticks; 0: not looked at the clock yet */
+};
+
 struct mcshm {
     uint32_t *guard; /* a page of its own, wiped in a forked child */
     struct mcl_view *view;
@@ -171,6 +179,7 @@ struct mcshm {
 
     /* the one receiver of notifications */
     uint64_t notifications, notify_sleeps;
+    struct mcl_idle notify_idle;
     char notify_name[MCS_NOTIFY_NAME_MAX];
     uint8_t notify_message[MCS_NOTIFY_MESSAGE_MAX];
 };
@@ -237,8 +246,7 @@ struct mcshm_queue {
     struct mcl_args args;
     struct mcl_counters counters;
     uint64_t caller_max;
-    uint32_t idle_polls; /* in a row that found nothing */
-    uint64_t idle_since; /* ticks; 0: not looked at the clock yet */
+    struct mcl_idle idle;
     uint32_t id;
     void *memory;
     uint64_t memory_size;
@@ -295,6 +303,24 @@ mcshm_status mcl_call(struct mcshm *c, uint16_t type, struct mcs_msg *m, int sen
 void mcl_close_fds(struct mcl_fds *fds);
 /* Asks the kernel whether the agent has closed its end; any thread, no mutex. */
 bool mcl_hangup(struct mcshm *c);
+/* After many looks in vain: asks the kernel when that has lasted long. */
+void mcl_idle_look(struct mcshm *c, struct mcl_idle *idle) MCL_COLD;
+
+/* Notes a look in vain.  True: the agent is down, what is looked for will not come. */
+static inline bool mcl_idle_down(struct mcshm *c, struct mcl_idle *idle)
+{
+    if (__builtin_expect(++idle->polls % MCL_IDLE_POLLS == 0, 0))
+        mcl_idle_look(c, idle);
+    return mcl_down(c);
+}
+
+/* How long to spin before a sleep: what the agent suggests, but not beyond the caller's timeout. */
+static inline uint64_t mcl_spin_ticks(const struct mcshm *c, int64_t timeout_us)
+{
+    double own = (double)timeout_us * 1e3 / c->tick_ns;
+
+    return timeout_us >= 0 && own < (double)c->spin_ticks ? (uint64_t)own : c->spin_ticks;
+}
 
 int64_t mcl_now_ns(void);
 /* Sleeps while the 32 bits at `word` are `value`, at most ns nanoseconds. */
@@ -307,6 +333,8 @@ int mcl_grow(void *array, size_t count, size_t *room, size_t element);
 /* Builds a view of the lists and puts it in force. When it returns, no thread copies by an
  * older one. -ENOMEM: the view in force is an empty one, which only refuses. */
 int mcl_view_update(struct mcshm *c, struct mcl_private *dropped);
+/* The same when things were only added. -ENOMEM: the view in force stays, it knows less. */
+int mcl_view_extend(struct mcshm *c);
 /* Frees retired views that no queue pins. */
 void mcl_view_reclaim(struct mcshm *c);
 void mcl_view_fini(struct mcshm *c);
@@ -319,7 +347,7 @@ const struct mcl_target *mcl_view_target(const struct mcl_view *view, uint32_t s
 /* Queue's thread: the range around `at` in the view in force, or NULL. */
 static inline const struct mcl_range *mcl_queue_range(struct mcshm_queue *q, const void *at)
 {
-    /* V1: acquire, pairs with the release in mcl_view_update(): the view is whole */
+    /* V1: acquire, pairs with the release in replace(), view.c: the view is whole */
     struct mcl_view *view = mcs_load_acquire(&q->c->view);
 
     if (__builtin_expect(view != q->view, 0))
@@ -402,7 +430,10 @@ void mcl_private_fini(struct mcshm *c);
 /* Notes a task on private memory; BUSY, NO_MEMORY. */
 mcshm_status mcl_stage_prepare(struct mcshm_queue *q, uint32_t slot, const struct mcs_desc *d,
                                struct mcl_private *memory, uint8_t *local);
-/* Before the push: private memory -> shadow for a WRITE. */
+/* Keeps the task's private memory from being unregistered. False: it is just going. */
+bool mcl_stage_hold(struct mcshm_queue *q, uint32_t slot);
+void mcl_stage_release(struct mcshm_queue *q, uint32_t slot);
+/* Held, before the push: private memory -> shadow for a WRITE. */
 void mcl_stage_begin(struct mcshm_queue *q, uint32_t slot);
 /* After its end: shadow -> private memory for a completed READ. Once. */
 void mcl_stage_finish(struct mcshm_queue *q, struct mcl_batch *b, uint32_t slot);

@@ -239,8 +239,8 @@ mcshm_status mcshm_unregister(mcshm *c, void *address);
 #define MCSHM_ACCESS_MAP_WRITE 0x8u
 
 /*
- * Publishes this connection's address space under a name of 1 .. 255 bytes without
- * control characters. One name per connection. EXISTS: a living session has that name.
+ * Publishes this connection's address space under a name of 1 .. 255 bytes of UTF-8
+ * without control characters. One name per connection. EXISTS: a living session has that name.
  */
 mcshm_status mcshm_segment_publish(mcshm *c, const char *name, uint32_t flags);
 /* Takes the name and all buffers back; returns when no transfer can reach them. */

@@ -226,7 +226,9 @@ MCSHM_API mcshm_status mcshm_alloc(mcshm *c, size_t size, size_t align, const ch
     pthread_mutex_lock(&c->mutex);
     extents = c->nextents;
     status = mcl_pool_alloc(c, size, align, location, &start);
-    if (status == MCSHM_OK && c->nextents != extents && mcl_view_update(c, NULL) != 0) {
+    /* an empty view stands for one that there was no memory for */
+    if (status == MCSHM_OK && (c->nextents != extents || c->view == &c->empty) &&
+        mcl_view_extend(c) != 0) {
         (void)mcl_pool_free(c, mcl_alloc_index(c, start), NULL);
         status = mcl_fail(MCSHM_NO_MEMORY, "out of memory for the table of extents");
     }
@@ -303,7 +305,7 @@ MCSHM_API mcshm_status mcshm_register_memfd(mcshm *c, int fd, size_t size, void 
     status = extent_add(c, fd, &r, true);
     if (status != MCSHM_OK)
         goto error_unregister;
-    if (mcl_view_update(c, NULL) != 0) {
+    if (mcl_view_extend(c) != 0) {
         status = mcl_fail(MCSHM_NO_MEMORY, "out of memory for the table of extents");
         goto error_remove;
     }

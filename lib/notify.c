@@ -21,6 +21,7 @@ static mcshm_status take(struct mcshm *c, mcshm_notification *out)
     memcpy(c->notify_message, (const uint8_t *)(record + 1) + r.name_length, r.message_length);
     mcs_inbox_release(&c->region, record);
     mcs_count(&c->notifications, 1); /* relaxed: partner mcshm_get_stats() */
+    c->notify_idle = (struct mcl_idle){0};
     *out = (mcshm_notification){.name = c->notify_name,
                                 .name_size = r.name_length,
                                 .message = c->notify_message,
@@ -53,7 +54,7 @@ static mcshm_status sleep_once(struct mcshm *c, mcshm_notification *out, int64_t
 MCSHM_API mcshm_status mcshm_notify_recv(mcshm *c, mcshm_notification *out, int64_t timeout_us)
 {
     int64_t deadline = INT64_MAX;
-    uint64_t start;
+    uint64_t start, spin;
     mcshm_status status = mcl_check(c);
 
     if (status != MCSHM_OK)
@@ -64,15 +65,16 @@ MCSHM_API mcshm_status mcshm_notify_recv(mcshm *c, mcshm_notification *out, int6
     if (status != MCSHM_BUSY)
         return status;
     if (timeout_us == 0)
-        return mcl_down(c) ? MCSHM_AGENT_DOWN : MCSHM_TIMEOUT;
+        return mcl_idle_down(c, &c->notify_idle) ? MCSHM_AGENT_DOWN : MCSHM_TIMEOUT;
     if (timeout_us > 0 && timeout_us < INT64_MAX / 2000)
         deadline = mcl_now_ns() + timeout_us * 1000;
 
     start = mcs_ticks();
+    spin = mcl_spin_ticks(c, timeout_us);
     do {
         mcs_pause();
         status = take(c, out);
-    } while (status == MCSHM_BUSY && mcs_ticks() - start < c->spin_ticks);
+    } while (status == MCSHM_BUSY && mcs_ticks() - start < spin);
     while (status == MCSHM_BUSY)
         status = sleep_once(c, out, deadline);
     return status;

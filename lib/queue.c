@@ -192,7 +192,7 @@ static void release_staged(struct mcshm_queue *q)
 {
     for (uint32_t i = 0; q->stages != NULL && i < q->shm.slots; i++) {
         if ((q->tasks[i].flags & MCL_TASK_OPEN) != 0)
-            mcs_fetch_add(&q->stages[i].memory->tasks, UINT32_MAX);
+            mcl_stage_release(q, i);
     }
 }
 

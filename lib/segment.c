@@ -90,7 +90,7 @@ static mcshm_status buffer_note(struct mcshm *c, void *start, uint64_t size, uin
         return mcl_fail(MCSHM_NO_MEMORY, "out of memory for one more buffer");
     c->buffers[c->nbuffers++] = (struct mcl_buffer){
         .start = start, .size = size, .address = address, .access = access, .references = 1};
-    (void)mcl_view_update(c, NULL); /* when memory is short the agent copies */
+    (void)mcl_view_extend(c); /* when memory is short the agent copies */
     return MCSHM_OK;
 }
 
@@ -336,7 +336,7 @@ static mcshm_status describe_once(struct mcshm *c, uint32_t segment,
         }
         version = r->version;
         total = r->total;
-        if (r->count > total - *count || (r->count == 0 && *count < total))
+        if (total < *count || r->count > total - *count || (r->count == 0 && *count < total))
             return mcl_fail(MCSHM_PROTOCOL, "the agent's description contradicts itself");
         p = reallocarray(*list, total + 1, sizeof(*p));
         if (p == NULL)

@@ -57,7 +57,7 @@ static mcshm_status private_add(struct mcshm *c, void *address, size_t size)
         goto error_free;
     p->next = c->privates;
     c->privates = p;
-    if (mcl_view_update(c, NULL) != 0) {
+    if (mcl_view_extend(c) != 0) {
         status = mcl_fail(MCSHM_NO_MEMORY, "out of memory for the table of registrations");
         goto error_remove;
     }
@@ -103,6 +103,7 @@ mcshm_status mcl_private_unregister(struct mcshm *c, void *start)
 {
     struct mcl_private **at = &c->privates, *p;
     mcshm_status status;
+    uint32_t tasks;
 
     while (*at != NULL && (*at)->start != start)
         at = &(*at)->next;
@@ -113,13 +114,21 @@ mcshm_status mcl_private_unregister(struct mcshm *c, void *start)
         p->references--;
         return MCSHM_OK;
     }
-    if (mcs_load_acquire(&p->tasks) != 0) /* pairs with the release in mcl_stage_finish() */
+    /* store, then load; the partner is mcl_stage_hold(). Acquire: pairs with the fence in
+     * mcl_stage_release() */
+    mcs_store_relaxed(&p->gone, 1u);
+    mcs_fence_full();
+    tasks = mcs_load_acquire(&p->tasks);
+    if (tasks != 0) {
+        mcs_store_relaxed(&p->gone, 0u);
         return mcl_fail(MCSHM_BUSY,
                         "%u staged tasks on %p are unfinished or were not polled to their end",
-                        mcs_load_relaxed(&p->tasks), start);
+                        tasks, start);
+    }
     *at = p->next;
     status = mcl_pool_free(c, mcl_alloc_index(c, p->shadow), p);
     if (status != MCSHM_OK) { /* the shadow is still ours */
+        mcs_store_relaxed(&p->gone, 0u);
         p->next = c->privates;
         c->privates = p;
     }
@@ -217,31 +226,39 @@ static void copy(struct mcshm_queue *q, uint32_t slot, bool to_shadow)
     }
 }
 
+bool mcl_stage_hold(struct mcshm_queue *q, uint32_t slot)
+{
+    struct mcl_private *p = q->stages[slot].memory; /* a pinned view knows it */
+
+    q->tasks[slot].flags |= MCL_TASK_OPEN;
+    mcs_fetch_add(&p->tasks, 1u);
+    mcs_fence_full(); /* store, then load; partner: mcl_private_unregister() */
+    return mcs_load_relaxed(&p->gone) == 0;
+}
+
+void mcl_stage_release(struct mcshm_queue *q, uint32_t slot)
+{
+    q->tasks[slot].flags &= ~MCL_TASK_OPEN;
+    mcs_fence_full(); /* the copy is done before the memory is free to go */
+    mcs_fetch_add(&q->stages[slot].memory->tasks, UINT32_MAX); /* partner: as above */
+}
+
 void mcl_stage_begin(struct mcshm_queue *q, uint32_t slot)
 {
-    struct mcl_stage *s = &q->stages[slot];
-
-    mcs_fetch_add(&s->memory->tasks, 1u); /* partner: mcl_private_unregister() */
-    q->tasks[slot].flags |= MCL_TASK_OPEN;
-    if (s->op == MCS_OP_WRITE)
+    if (q->stages[slot].op == MCS_OP_WRITE)
         copy(q, slot, true);
 }
 
 void mcl_stage_finish(struct mcshm_queue *q, struct mcl_batch *b, uint32_t slot)
 {
-    struct mcl_stage *s = &q->stages[slot];
-    uint64_t word = mcl_task_end(q, slot);
-
     if ((q->tasks[slot].flags & MCL_TASK_OPEN) == 0)
         return;
-    if (s->op == MCS_OP_READ && (word & 0x7f) == MCS_STATE_COMPLETED)
+    if (q->stages[slot].op == MCS_OP_READ && (mcl_task_end(q, slot) & 0x7f) == MCS_STATE_COMPLETED)
         copy(q, slot, false);
-    q->tasks[slot].flags &= ~MCL_TASK_OPEN;
     b->staged--;
     mcs_count(&q->counters.staged_tasks, 1);
     mcs_count(&q->counters.staged_bytes, q->tasks[slot].length);
     mcs_count(&q->shm.doorbell->staged_tasks, 1);
     mcs_count(&q->shm.doorbell->staged_bytes, q->tasks[slot].length);
-    mcs_fence_full(); /* the copy is done before the memory is free to go */
-    mcs_fetch_add(&s->memory->tasks, UINT32_MAX); /* partner: mcl_private_unregister() */
+    mcl_stage_release(q, slot);
 }

@@ -34,9 +34,11 @@ void mcl_doorbell(struct mcshm_queue *q)
         ;
 }
 
-/* A refusal that the caller is to retry. */
+/* A refusal that the caller is to retry, for as long as somebody works it off. */
 static mcshm_status full(struct mcshm_queue *q, mcshm_status status)
 {
+    if (mcl_idle_down(q->c, &q->idle))
+        return mcl_fail(MCSHM_AGENT_DOWN, "the agent ended the session: connect again");
     mcs_count(&q->counters.ring_full, 1); /* relaxed: partner mcshm_get_stats() */
     return status;
 }
@@ -286,39 +288,68 @@ static mcshm_status undo(struct submission *s, mcshm_status status)
 
         if ((t->flags & MCL_TASK_CALLER) == 0 && t->args != MCS_ARGS_NONE)
             mcl_args_free(&q->args, t->args);
+        if ((t->flags & MCL_TASK_OPEN) != 0)
+            mcl_stage_release(q, s->b->slots[s->b->tasks + i]);
         t->args = MCS_ARGS_NONE;
         t->flags = 0;
     }
     return status;
 }
 
-/* Pushes what is prepared and counts it. The caller's own copies are made after the push:
- * only then can nothing fail any more. */
+/* The private memory of all staged tasks stays, or none of it is held. */
+static mcshm_status hold_staged(struct submission *s)
+{
+    struct mcshm_queue *q = s->q;
+
+    for (uint32_t i = 0; i < s->tasks; i++) {
+        uint32_t slot = s->b->slots[s->b->tasks + i];
+
+        if ((q->tasks[slot].flags & MCL_TASK_STAGED) != 0 && !mcl_stage_hold(q, slot))
+            return mcl_fail(MCSHM_NOT_REGISTERED,
+                            "private memory of the submission is being unregistered");
+    }
+    return MCSHM_OK;
+}
+
+static void begin_staged(struct submission *s)
+{
+    for (uint32_t i = 0; i < s->tasks; i++) {
+        uint32_t slot = s->b->slots[s->b->tasks + i];
+
+        if ((s->q->tasks[slot].flags & MCL_TASK_STAGED) != 0)
+            mcl_stage_begin(s->q, slot);
+    }
+    s->b->staged += s->staged;
+}
+
+/* Pushes what is prepared and counts it. The library's own copies are made before the push:
+ * a fenced task behind them may start right after it. */
 static mcshm_status finish(struct submission *s, const struct mcl_shape *shape)
 {
     struct mcshm_queue *q = s->q;
     struct mcl_batch *b = s->b;
+    mcshm_status status = MCSHM_OK;
 
-    if (__builtin_expect(s->staged != 0, 0)) {
+    if (s->ring != 0 && (s->caller.copies != 0 || __builtin_expect(s->staged != 0, 0))) {
+        /* nothing may fail once bytes have moved; the room only grows */
         if (s->ring > mcs_ring_room(q->shm.ring))
-            return undo(s, full(q, MCSHM_RING_FULL));
-        for (uint32_t i = 0; i < s->tasks; i++) {
-            uint32_t slot = b->slots[b->tasks + i];
-
-            if ((q->tasks[slot].flags & MCL_TASK_STAGED) != 0)
-                mcl_stage_begin(q, slot);
-        }
-        b->staged += s->staged;
+            status = full(q, MCSHM_RING_FULL);
+        else if (s->staged != 0)
+            status = hold_staged(s);
+        if (status != MCSHM_OK)
+            return undo(s, status);
     }
+    if (s->caller.copies != 0) {
+        b->caller_bytes += mcl_caller_copy(&s->caller, q, shape);
+        b->caller_tasks += s->caller.copies;
+        mcl_caller_end(&s->caller, q); /* before the longer copies: withdrawals wait for it */
+    }
+    if (__builtin_expect(s->staged != 0, 0))
+        begin_staged(s);
     if (s->ring != 0 && !mcs_ring_push(q->shm.ring, q->descs, s->ring))
         return undo(s, full(q, MCSHM_RING_FULL));
     if (s->ring != 0)
         mcl_doorbell(q);
-    if (s->caller.copies != 0) {
-        b->caller_bytes += mcl_caller_copy(&s->caller, q, shape);
-        b->caller_tasks += s->caller.copies;
-    }
-    mcl_caller_end(&s->caller, q);
     q->nfree -= s->tasks;
     b->tasks += s->tasks;
     if (s->ring != 0)

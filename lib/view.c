@@ -2,11 +2,11 @@
 /*
  * Views: see internal.h.
  *
- * V1  a view is whole before its pointer is there    mcl_view_update() / mcl_queue_range()
+ * V1  a view is whole before its pointer is there    replace() / mcl_queue_range()
  * V2  store-then-load: a queue pins, fence, looks at c->view once more;
  *     the updater stores c->view, fence, looks at the pins    mcl_view_pin() / reclaim
  * V3  store-then-load: a queue sets caller_active, fence, looks at c->view;
- *     the updater stores c->view, fence, looks at caller_active    submit.c / mcl_view_update()
+ *     the updater stores c->view, fence, looks at caller_active    caller.c / settle()
  */
 #include "internal.h"
 
@@ -146,13 +146,10 @@ static void settle(struct mcshm *c)
     }
 }
 
-int mcl_view_update(struct mcshm *c, struct mcl_private *dropped)
+static void replace(struct mcshm *c, struct mcl_view *new, struct mcl_private *dropped)
 {
-    struct mcl_view *new = build(c), *old = c->view;
-    int res = new == NULL ? -ENOMEM : 0;
+    struct mcl_view *old = c->view;
 
-    if (new == NULL)
-        new = &c->empty;
     mcs_store_release(&c->view, new); /* V1 */
     settle(c);
     if (old != &c->empty) {
@@ -171,7 +168,24 @@ int mcl_view_update(struct mcshm *c, struct mcl_private *dropped)
         *list = dropped;
     }
     mcl_view_reclaim(c);
-    return res;
+}
+
+int mcl_view_update(struct mcshm *c, struct mcl_private *dropped)
+{
+    struct mcl_view *new = build(c);
+
+    replace(c, new != NULL ? new : &c->empty, dropped);
+    return new != NULL ? 0 : -ENOMEM;
+}
+
+int mcl_view_extend(struct mcshm *c)
+{
+    struct mcl_view *new = build(c);
+
+    if (new == NULL)
+        return -ENOMEM;
+    replace(c, new, NULL);
+    return 0;
 }
 
 static void view_free(struct mcl_view *v)
@@ -195,17 +209,44 @@ static bool pinned(const struct mcshm *c, const struct mcl_view *v)
     return false;
 }
 
-/* In the order of retirement, so that what a view dropped is unknown to all that remain. */
+/* Gives an older view that remains what it knows of that which `from` was the last to know.
+ * What that one does not know, none before it does. */
+static void hand_over(struct mcl_view *from, struct mcl_view *older)
+{
+    struct mcl_private **at = &from->dropped;
+
+    while (*at != NULL) {
+        struct mcl_private *p = *at;
+        const struct mcl_range *r = mcl_view_range(older, (uintptr_t)p->start);
+
+        if (r != NULL && r->staged == p) {
+            *at = p->next;
+            p->next = older->dropped;
+            older->dropped = p;
+        } else {
+            at = &p->next;
+        }
+    }
+}
+
 void mcl_view_reclaim(struct mcshm *c)
 {
-    while (c->retired != NULL && !pinned(c, c->retired)) {
-        struct mcl_view *v = c->retired;
+    struct mcl_view **at = &c->retired, *older = NULL;
 
-        c->retired = v->next;
-        if (c->retired == NULL)
-            c->retired_last = NULL;
+    while (*at != NULL) {
+        struct mcl_view *v = *at;
+
+        if (pinned(c, v)) {
+            older = v;
+            at = &v->next;
+            continue;
+        }
+        *at = v->next;
+        if (older != NULL)
+            hand_over(v, older);
         view_free(v);
     }
+    c->retired_last = older;
 }
 
 void mcl_view_fini(struct mcshm *c)
@@ -214,8 +255,7 @@ void mcl_view_fini(struct mcshm *c)
         struct mcl_view *v = c->retired;
 
         c->retired = v->next;
-        free(v->dropped);
-        free(v);
+        view_free(v);
     }
     if (c->view != &c->empty)
         free(c->view);

@@ -122,13 +122,16 @@ int mcs_msg_recv(int sock, struct mcs_msg *m, int *fds, unsigned *nfds)
     res = take_fds(&mh, fds, nfds);
     if (res == 0 && n == 0)
         res = -EPIPE;
-    if (res == 0 && ((mh.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 || (size_t)n < sizeof(m->h) ||
+    if (res == 0 && ((mh.msg_flags & MSG_TRUNC) != 0 || (size_t)n < sizeof(m->h) ||
                      m->h.magic != MCS_MSG_MAGIC))
         res = -EPROTO;
     if (res == 0 && m->h.version != MCS_MSG_VERSION)
         res = -EPROTONOSUPPORT;
     if (res == 0 && (m->h.length != (size_t)n || m->h.zero != 0))
         res = -EPROTO;
+    /* cut off before there were too many: this process had no number left for them */
+    if (res == 0 && (mh.msg_flags & MSG_CTRUNC) != 0)
+        res = *nfds < MCS_MSG_FDS_MAX ? -EMFILE : -EPROTO;
     if (res != 0) {
         for (unsigned i = 0; i < *nfds; i++)
             close(fds[i]);

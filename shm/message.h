@@ -260,7 +260,8 @@ int mcs_msg_send(int socket, struct mcs_msg *m, size_t body_size, const int *fds
  * Receives one message. Up to MCS_MSG_FDS_MAX descriptors go to fds (close-on-exec);
  * more than that are closed and the message is refused. 0; -EPIPE: the other end is
  * gone; -EPROTO: truncated, wrong magic, length or descriptors; -EPROTONOSUPPORT:
- * another version (the header is filled in); -EAGAIN, -EINTR as recvmsg gave them.
+ * another version, -EMFILE: out of descriptors (the header is filled in); -EAGAIN, -EINTR as
+ * recvmsg gave them.
  * On any error no descriptor is left open.
  */
 int mcs_msg_recv(int socket, struct mcs_msg *m, int *fds, unsigned *nfds);

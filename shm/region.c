@@ -153,13 +153,17 @@ int mcs_region_check(int fd, uint64_t size, uint64_t *page_size)
     struct stat st;
     int flags, seals;
 
+    /* First: only memfds and their like answer it, and of another file not even the size is asked,
+     * since whoever serves its file system may keep the asker waiting. */
+    seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0)
+        return -EBADF;
     flags = fcntl(fd, F_GETFL);
     if (flags < 0 || (flags & O_ACCMODE) != O_RDWR || fstat(fd, &st) != 0 || fstatfs(fd, &fs) != 0)
         return -EBADF;
     if (!S_ISREG(st.st_mode) || (fs.f_type != TMPFS_MAGIC && fs.f_type != HUGETLBFS_MAGIC))
         return -EBADF;
-    seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
+    if ((seals & F_SEAL_SHRINK) == 0)
         return -EPERM;
     if (st.st_size <= 0 || (uint64_t)st.st_size < size)
         return -ERANGE;

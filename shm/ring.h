@@ -43,7 +43,8 @@ static inline bool mcs_ring_push(struct rte_ring *ring, const struct mcs_desc *d
 /* Free elements as the client may see them: never more than there are. */
 static inline unsigned mcs_ring_room(const struct rte_ring *ring)
 {
-    return rte_ring_free_count(ring);
+    /* cons.tail: partner mcs_ring_publish(), which only ever makes it more */
+    return ring->capacity - (ring->prod.tail - mcs_load_relaxed(&ring->cons.tail));
 }
 
 struct mcs_ring_consumer {
@@ -92,6 +93,13 @@ static inline int mcs_ring_take(struct mcs_ring_consumer *c, struct mcs_desc *ou
     if (c->head - c->published >= (c->size >= 16 ? c->size / 8 : 1))
         mcs_ring_publish(c);
     return (int)n;
+}
+
+/* Before a consumer stops looking for long: the producer gets all of the room. */
+static inline void mcs_ring_settle(struct mcs_ring_consumer *c)
+{
+    if (c->published != c->head)
+        mcs_ring_publish(c);
 }
 
 /* True when the producer has put something that was not taken yet. */

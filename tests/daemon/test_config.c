@@ -93,9 +93,9 @@ Test(config, bad_values_name_key_value_and_range)
 
 Test(config, contradictions_are_refused)
 {
-    static const char *const bad[] = {"queue.depth=3", "session.inbox_size=20000",
-                                      "pool.page_size=4M", "pool.extent_size=2G",
-                                      "queue.args_size=16385"};
+    static const char *const bad[] = {"queue.depth=3",       "session.inbox_size=20000",
+                                      "pool.page_size=4M",   "pool.address_base=33000000M",
+                                      "pool.extent_size=2G", "queue.args_size=16385"};
 
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         struct mcd_config c;

@@ -127,4 +127,40 @@ static inline mcshm_request local_request(struct local *l, uint64_t length)
                            .length = length};
 }
 
+static inline mcshm_batch local_batch(struct local *l, uint32_t tasks)
+{
+    mcshm_batch b;
+
+    cr_assert_eq(mcshm_batch_alloc(l->q, tasks, &b), MCSHM_OK);
+    return b;
+}
+
+/* A batch for so many tasks, with this one submitted. */
+static inline mcshm_batch local_submit(struct local *l, uint32_t tasks, const mcshm_request *r)
+{
+    mcshm_batch b = local_batch(l, tasks);
+
+    cr_assert_eq(mcshm_submit(l->q, b, r, 1), MCSHM_OK);
+    return b;
+}
+
+/* The same, and taken as an engine does. */
+static inline mcshm_batch local_submit_taken(struct local *l, uint32_t tasks,
+                                             const mcshm_request *r, struct mcs_desc *d)
+{
+    mcshm_batch b = local_submit(l, tasks, r);
+
+    cr_assert_eq(local_take(l, d, 1), 1);
+    return b;
+}
+
+/* Registers private memory whose shadow begins at `offset` in the extent. */
+static inline void local_private(struct local *l, struct mcl_private *p, uint64_t offset)
+{
+    p->shadow = l->memory + offset;
+    p->next = l->c->privates;
+    l->c->privates = p;
+    cr_assert_eq(mcl_view_update(l->c, NULL), 0);
+}
+
 #endif

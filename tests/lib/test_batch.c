@@ -18,7 +18,7 @@ Test(batch, slots_are_used_in_order_and_reused_with_a_new_generation)
     for (uint32_t round = 1; round <= 3; round++) {
         mcshm_request r[3] = {local_request(&l, 64), local_request(&l, 64), local_request(&l, 64)};
 
-        cr_assert_eq(mcshm_batch_alloc(l.q, 4, &b), MCSHM_OK);
+        b = local_batch(&l, 4);
         cr_assert_eq((uint32_t)b, 0);
         cr_assert_eq(b >> 32, round);
         cr_assert_eq(mcshm_submit(l.q, b, r, 3), MCSHM_OK);
@@ -41,7 +41,7 @@ Test(batch, handles_of_freed_batches_and_invented_ones_are_refused)
     mcshm_batch b;
 
     local_setup(&l, 8, 8, 2, 0);
-    cr_assert_eq(mcshm_batch_alloc(l.q, 1, &b), MCSHM_OK);
+    b = local_batch(&l, 1);
     cr_assert_eq(mcshm_batch_poll(l.q, b + 1, NULL), MCSHM_INVALID_HANDLE);
     cr_assert_eq(mcshm_batch_poll(l.q, b + (1ull << 32), NULL), MCSHM_INVALID_HANDLE);
     cr_assert_eq(mcshm_batch_poll(l.q, MCSHM_INVALID_BATCH, NULL), MCSHM_INVALID_HANDLE);
@@ -77,7 +77,7 @@ Test(batch, counts_what_has_ended)
     mcshm_batch b;
 
     local_setup(&l, 8, 8, 2, 0);
-    cr_assert_eq(mcshm_batch_alloc(l.q, 2, &b), MCSHM_OK);
+    b = local_batch(&l, 2);
     r[0] = local_request(&l, 100);
     r[0].cookie = 42;
     r[1] = local_request(&l, 50);
@@ -115,7 +115,7 @@ Test(batch, a_batch_whose_slots_have_all_ended_can_be_freed_before_its_line_says
     mcshm_batch b;
 
     local_setup(&l, 8, 8, 2, 0);
-    cr_assert_eq(mcshm_batch_alloc(l.q, 2, &b), MCSHM_OK);
+    b = local_batch(&l, 2);
     r[0] = r[1] = local_request(&l, 100);
     cr_assert_eq(mcshm_submit(l.q, b, r, 2), MCSHM_OK);
     cr_assert_eq(local_take(&l, d, 2), 2);
@@ -141,8 +141,7 @@ Test(batch, a_line_of_an_earlier_life_counts_nothing)
     local_setup(&l, 8, 8, 2, 0);
     r = local_request(&l, 8);
     for (int life = 0; life < 2; life++) {
-        cr_assert_eq(mcshm_batch_alloc(l.q, 1, &b), MCSHM_OK);
-        cr_assert_eq(mcshm_submit(l.q, b, &r, 1), MCSHM_OK);
+        b = local_submit(&l, 1, &r);
         cr_assert_eq(mcshm_batch_poll(l.q, b, NULL), MCSHM_BUSY);
         cr_assert_eq(local_take(&l, &d, 1), 1);
         local_end(&l, &d, MCS_STATE_COMPLETED, MCS_OK, 1, 0);
@@ -160,9 +159,7 @@ Test(batch, pending_is_not_an_end)
 
     local_setup(&l, 8, 8, 2, 0);
     r = local_request(&l, 8);
-    cr_assert_eq(mcshm_batch_alloc(l.q, 1, &b), MCSHM_OK);
-    cr_assert_eq(mcshm_submit(l.q, b, &r, 1), MCSHM_OK);
-    cr_assert_eq(local_take(&l, &d, 1), 1);
+    b = local_submit_taken(&l, 1, &r, &d);
     mcs_slot_complete(&l.q->shm, d.slot,
                       MCS_SLOT_WORD(d.generation, MCS_OK, MCS_PATH_LOCAL, MCS_STATE_PENDING), 3, 1,
                       0, 0);
@@ -182,14 +179,11 @@ Test(batch, a_sleeper_never_sleeps_on_the_count_of_a_former_life)
 
     local_setup(&l, 8, 8, 2, 0);
     r = local_request(&l, 8);
-    cr_assert_eq(mcshm_batch_alloc(l.q, 1, &b), MCSHM_OK);
-    cr_assert_eq(mcshm_submit(l.q, b, &r, 1), MCSHM_OK);
-    cr_assert_eq(local_take(&l, &d, 1), 1);
+    b = local_submit_taken(&l, 1, &r, &d);
     local_end(&l, &d, MCS_STATE_COMPLETED, MCS_OK, 1, 0);
     cr_assert_eq(mcshm_batch_free(l.q, b), MCSHM_OK);
 
-    cr_assert_eq(mcshm_batch_alloc(l.q, 1, &b), MCSHM_OK);
-    cr_assert_eq(mcshm_submit(l.q, b, &r, 1), MCSHM_OK);
+    b = local_submit(&l, 1, &r);
     cr_assert_eq((uint32_t)mcs_batch_peek(&l.q->shm, (uint32_t)b), 1);
     cr_assert_eq(mcshm_batch_wait(l.q, b, 1000), MCSHM_TIMEOUT);
     cr_assert_eq((uint32_t)mcs_batch_peek(&l.q->shm, (uint32_t)b), 0);
@@ -227,8 +221,7 @@ Test(batch, a_sleeper_is_woken)
     s.l = &l;
     start = mcl_now_ns();
     for (int life = 0; life < 100; life++) {
-        cr_assert_eq(mcshm_batch_alloc(l.q, 1, &b), MCSHM_OK);
-        cr_assert_eq(mcshm_submit(l.q, b, &r, 1), MCSHM_OK);
+        b = local_submit(&l, 1, &r);
         cr_assert_eq(local_take(&l, &s.d, 1), 1);
         cr_assert_eq(pthread_create(&thread, NULL, end_and_wake, &s), 0);
         cr_assert_eq(mcshm_batch_wait(l.q, b, -1), MCSHM_OK);
@@ -258,8 +251,7 @@ Test(batch, wait_times_out)
 
     local_setup(&l, 8, 8, 2, 0);
     r = local_request(&l, 8);
-    cr_assert_eq(mcshm_batch_alloc(l.q, 1, &b), MCSHM_OK);
-    cr_assert_eq(mcshm_submit(l.q, b, &r, 1), MCSHM_OK);
+    b = local_submit(&l, 1, &r);
     cr_assert_eq(mcshm_batch_wait(l.q, b, 0), MCSHM_TIMEOUT);
     cr_assert_eq(mcshm_batch_wait(l.q, b, 2000), MCSHM_TIMEOUT);
     cr_assert_eq(l.q->shm.doorbell->waiters, MCS_WAIT_NONE);
@@ -274,8 +266,7 @@ Test(batch, agents_death_is_noticed)
 
     local_setup(&l, 8, 8, 2, 0);
     r = local_request(&l, 8);
-    cr_assert_eq(mcshm_batch_alloc(l.q, 2, &b), MCSHM_OK);
-    cr_assert_eq(mcshm_submit(l.q, b, &r, 1), MCSHM_OK);
+    b = local_submit(&l, 2, &r);
     close(l.agent);
     cr_assert_eq(mcshm_batch_poll(l.q, b, NULL), MCSHM_BUSY, "a poll makes no system call");
     cr_assert_eq(mcshm_batch_wait(l.q, b, -1), MCSHM_AGENT_DOWN);
@@ -295,13 +286,66 @@ Test(batch, a_poller_that_never_waits_learns_of_the_death_too)
 
     local_setup(&l, 8, 8, 2, 0);
     r = local_request(&l, 8);
-    cr_assert_eq(mcshm_batch_alloc(l.q, 1, &b), MCSHM_OK);
-    cr_assert_eq(mcshm_submit(l.q, b, &r, 1), MCSHM_OK);
+    b = local_submit(&l, 1, &r);
     close(l.agent);
     do
         status = mcshm_batch_poll(l.q, b, NULL);
     while (status == MCSHM_BUSY);
     cr_assert_eq(status, MCSHM_AGENT_DOWN);
+}
+
+/* Whatever a thread repeats in vain, it learns in the end that the agent is down. */
+Test(batch, a_thread_that_only_retries_learns_of_the_death_too)
+{
+    enum { FREE, WAIT, SUBMIT, CANCEL, RECEIVE, CALLS };
+
+    for (int call = 0; call < CALLS; call++) {
+        mcshm_status status = MCSHM_OK;
+        mcshm_notification n;
+        mcshm_request r;
+        struct local l;
+        mcshm_batch b;
+
+        local_setup(&l, 2, 8, 2, 0);
+        r = local_request(&l, 8);
+        b = local_batch(&l, 2);
+        cr_assert_eq(mcshm_submit(l.q, b, &r, 1), MCSHM_OK, "and the ring is full");
+        close(l.agent);
+        do {
+            switch (call) {
+            case FREE:
+                status = mcshm_batch_free(l.q, b);
+                break;
+            case WAIT:
+                status = mcshm_batch_wait(l.q, b, 0);
+                break;
+            case SUBMIT:
+                status = mcshm_submit(l.q, b, &r, 1);
+                break;
+            case CANCEL:
+                status = mcshm_cancel(l.q, b, 0);
+                break;
+            default:
+                status = mcshm_notify_recv(l.c, &n, 0);
+                break;
+            }
+        } while (status == MCSHM_BUSY || status == MCSHM_TIMEOUT || status == MCSHM_RING_FULL);
+        cr_assert_eq(status, call == FREE ? MCSHM_OK : MCSHM_AGENT_DOWN, "call %d", call);
+        local_teardown();
+    }
+}
+
+Test(batch, receiving_spins_no_longer_than_asked)
+{
+    mcshm_notification n;
+    struct local l;
+    int64_t start;
+
+    local_setup(&l, 8, 8, 2, 0);
+    l.c->spin_ticks = UINT64_C(1) << 62;
+    start = mcl_now_ns();
+    cr_assert_eq(mcshm_notify_recv(l.c, &n, 2000), MCSHM_TIMEOUT);
+    cr_assert_lt(mcl_now_ns() - start, 2000000000);
 }
 
 Test(batch, cancel_names_slot_and_generation)
@@ -313,8 +357,7 @@ Test(batch, cancel_names_slot_and_generation)
 
     local_setup(&l, 4, 8, 2, 0);
     r = local_request(&l, 8);
-    cr_assert_eq(mcshm_batch_alloc(l.q, 4, &b), MCSHM_OK);
-    cr_assert_eq(mcshm_submit(l.q, b, &r, 1), MCSHM_OK);
+    b = local_submit(&l, 4, &r);
     cr_assert_eq(mcshm_cancel(l.q, b, 1), MCSHM_INVALID_ARGUMENT);
     cr_assert_eq(mcshm_cancel(l.q, b, 0), MCSHM_OK);
     cr_assert_eq(mcshm_cancel(l.q, b, 0), MCSHM_OK);
@@ -339,7 +382,7 @@ Test(batch, child_of_a_fork_is_refused_everywhere)
 
     local_setup(&l, 8, 8, 2, 0);
     r = local_request(&l, 8);
-    cr_assert_eq(mcshm_batch_alloc(l.q, 1, &b), MCSHM_OK);
+    b = local_batch(&l, 1);
     child = fork();
     if (child == 0) {
         bool good = mcshm_batch_poll(l.q, b, NULL) == MCSHM_FORKED &&

@@ -24,7 +24,7 @@ Test(submit, argument_errors_submit_nothing)
     mcshm_batch b;
 
     local_setup(&l, 8, 8, 2, 4096);
-    cr_assert_eq(mcshm_batch_alloc(l.q, 8, &b), MCSHM_OK);
+    b = local_batch(&l, 8);
     good = r[0] = local_request(&l, 64);
 #define BAD(field, value, want)                                                                    \
     r[1] = good;                                                                                   \
@@ -61,7 +61,7 @@ Test(submit, descriptor_says_what_was_asked)
 
     local_setup(&l, 8, 8, 2, 4096);
     l.c->strict = true;
-    cr_assert_eq(mcshm_batch_alloc(l.q, 1, &b), MCSHM_OK);
+    b = local_batch(&l, 1);
     r = (mcshm_request){.opcode = MCSHM_READ,
                         .flags = MCSHM_FENCE,
                         .priority = MCSHM_CLASS_BACKGROUND,
@@ -90,14 +90,14 @@ Test(submit, full_ring_and_slots_are_all_or_nothing)
     local_setup(&l, 8, 9, 2, 4096);
     for (int i = 0; i < 8; i++)
         r[i] = local_request(&l, 8);
-    cr_assert_eq(mcshm_batch_alloc(l.q, 9, &b), MCSHM_OK);
+    b = local_batch(&l, 9);
     cr_assert_eq(mcshm_submit(l.q, b, r, 5), MCSHM_OK);
     cr_assert_eq(mcshm_submit(l.q, b, r, 3), MCSHM_RING_FULL);
     cr_assert_eq(mcshm_submit(l.q, b, r, 2), MCSHM_OK);
     cr_assert_eq(local_take(&l, d, 8), 7);
     cr_assert_eq(mcshm_submit(l.q, b, r, 3), MCSHM_TOO_MANY_TASKS);
     cr_assert_eq(mcshm_submit(l.q, b, r, 2), MCSHM_OK);
-    cr_assert_eq(mcshm_batch_alloc(l.q, 9, &b), MCSHM_OK);
+    b = local_batch(&l, 9);
     cr_assert_eq(mcshm_submit(l.q, b, r, 1), MCSHM_NO_SLOTS);
     cr_assert_eq(mcshm_get_stats(l.c, &s), MCSHM_OK);
     cr_assert(s.submitted == 9 && s.ring_full == 2);
@@ -118,7 +118,7 @@ Test(submit, list_lays_out_pieces_and_notification)
     r = local_request(&l, 0);
     r.flags = MCSHM_NOTIFY;
     r.notify = &n;
-    cr_assert_eq(mcshm_batch_alloc(l.q, 1, &b), MCSHM_OK);
+    b = local_batch(&l, 1);
     cr_assert_eq(mcshm_submit_list(l.q, b, &r, pieces, 2), MCSHM_OK);
     cr_assert_eq(local_take(&l, &d, 1), 1);
     cr_assert(d.shape == MCS_SHAPE_LIST && d.length == 30 && d.flags == MCS_DESC_NOTIFY);
@@ -139,7 +139,7 @@ Test(submit, list_errors)
 
     local_setup(&l, 8, 8, 2, 128);
     r = local_request(&l, 0);
-    cr_assert_eq(mcshm_batch_alloc(l.q, 4, &b), MCSHM_OK);
+    b = local_batch(&l, 4);
     cr_assert_eq(mcshm_submit_list(l.q, b, &r, p, 0), MCSHM_INVALID_ARGUMENT);
     cr_assert_eq(mcshm_submit_list(l.q, b, &r, NULL, 2), MCSHM_INVALID_ARGUMENT);
     cr_assert_eq(mcshm_submit_list(l.q, b, NULL, p, 2), MCSHM_INVALID_ARGUMENT);
@@ -166,7 +166,7 @@ Test(submit, list_that_never_fits_is_an_error_and_not_a_retry)
 
     local_setup(&l, 8, 8, 2, 128);
     r = local_request(&l, 0);
-    cr_assert_eq(mcshm_batch_alloc(l.q, 4, &b), MCSHM_OK);
+    b = local_batch(&l, 4);
     cr_assert_eq(mcshm_submit_list(l.q, b, &r, p, 3), MCSHM_INVALID_ARGUMENT);
     assert_untouched(&l, b);
 }
@@ -181,7 +181,7 @@ Test(submit, stride_errors)
 
     local_setup(&l, 8, 8, 2, 4096);
     r = local_request(&l, 0);
-    cr_assert_eq(mcshm_batch_alloc(l.q, 4, &b), MCSHM_OK);
+    b = local_batch(&l, 4);
 #define BAD(field, value, want)                                                                    \
     do {                                                                                           \
         mcshm_stride bad = s;                                                                      \
@@ -213,7 +213,7 @@ Test(submit, notification_limits)
 
     local_setup(&l, 8, 8, 2, 8192);
     r = (mcshm_request){.segment = LOCAL_SEGMENT, .notify = &n};
-    cr_assert_eq(mcshm_batch_alloc(l.q, 4, &b), MCSHM_OK);
+    b = local_batch(&l, 4);
     cr_assert_eq(mcshm_submit_notify(l.q, b, &r), MCSHM_INVALID_ARGUMENT);
     n = (mcshm_notification){.message = text, .message_size = sizeof(text)};
     cr_assert_eq(mcshm_submit_notify(l.q, b, &r), MCSHM_INVALID_ARGUMENT);
@@ -239,7 +239,7 @@ Test(submit, argument_chunks_come_back_when_their_tasks_end)
 
     local_setup(&l, 8, 64, 2, 256); /* two blocks of two lines */
     r = local_request(&l, 0);
-    cr_assert_eq(mcshm_batch_alloc(l.q, 64, &b), MCSHM_OK);
+    b = local_batch(&l, 64);
     for (uint32_t i = 0; i < 60; i++) {
         mcshm_status status = mcshm_submit_list(l.q, b, &r, &p, 1);
 
@@ -267,8 +267,7 @@ Test(submit, doorbell_rings_only_for_a_sleeper)
 
     local_setup(&l, 8, 8, 2, 0);
     r = local_request(&l, 8);
-    cr_assert_eq(mcshm_batch_alloc(l.q, 4, &b), MCSHM_OK);
-    cr_assert_eq(mcshm_submit(l.q, b, &r, 1), MCSHM_OK);
+    b = local_submit(&l, 4, &r);
     cr_assert_eq(l.q->counters.doorbells, 0);
     mcs_queue_sleep(&l.q->shm, true);
     cr_assert_eq(mcshm_submit(l.q, b, &r, 1), MCSHM_OK);
@@ -309,7 +308,7 @@ Test(submit, caller_copies_what_is_small_and_granted)
 
     local_setup(&l, 8, 16, 2, 4096);
     own_segment(&l, &segment, &buffer, MCS_ACCESS_WRITE);
-    cr_assert_eq(mcshm_batch_alloc(l.q, 8, &b), MCSHM_OK);
+    b = local_batch(&l, 8);
     memset(l.memory, 0xab, 64);
     r[0] = local_request(&l, 64);   /* here */
     r[1] = local_request(&l, 4097); /* too long */
@@ -344,7 +343,7 @@ Test(submit, caller_leaves_bad_ranges_and_overlaps_to_the_agent)
 
     local_setup(&l, 8, 16, 2, 4096);
     own_segment(&l, &segment, &buffer, MCS_ACCESS_WRITE);
-    cr_assert_eq(mcshm_batch_alloc(l.q, 8, &b), MCSHM_OK);
+    b = local_batch(&l, 8);
     r[0] = local_request(&l, 64);
     r[0].remote_address = 0x1000 + LOCAL_SIZE / 2 - 63;
     r[1] = local_request(&l, 64);
@@ -365,7 +364,7 @@ Test(submit, caller_copies_nothing_when_the_ring_is_full)
 
     local_setup(&l, 4, 16, 2, 4096);
     own_segment(&l, &segment, &buffer, MCS_ACCESS_WRITE);
-    cr_assert_eq(mcshm_batch_alloc(l.q, 8, &b), MCSHM_OK);
+    b = local_batch(&l, 8);
     for (int i = 0; i < 4; i++) {
         r[i] = local_request(&l, 64);
         r[i].flags = i == 0 ? 0 : MCSHM_FENCE;
@@ -375,6 +374,61 @@ Test(submit, caller_copies_nothing_when_the_ring_is_full)
     cr_assert_eq(mcshm_submit(l.q, b, r, 3), MCSHM_RING_FULL);
     cr_assert_eq(l.memory[LOCAL_SIZE / 2], 0);
     cr_assert_eq(l.q->shm.doorbell->caller_active, 0);
+}
+
+/* Takes one descriptor as soon as there is one, and looks at a byte of the other's copy. */
+struct taker {
+    struct local *l;
+    const uint8_t *byte;
+    uint32_t ready;
+    uint8_t seen;
+};
+
+static void *take_one(void *arg)
+{
+    struct taker *t = arg;
+    struct mcs_desc d;
+
+    mcs_store_release(&t->ready, 1u); /* partner: the test below */
+    while (mcs_ring_take(&t->l->consumer, &d, 1) == 0)
+        mcs_pause();
+    t->seen = mcs_load_relaxed(t->byte);
+    return NULL;
+}
+
+Test(submit, fenced_task_is_pushed_after_the_copies_before_it)
+{
+    struct mcl_segment segment;
+    struct mcl_buffer buffer;
+    mcshm_request r[7];
+    struct taker t;
+    pthread_t thread;
+    struct local l;
+    mcshm_batch b;
+
+    local_setup(&l, 64, 16, 2, 0); /* so deep that nothing is freed while the taker takes */
+    own_segment(&l, &segment, &buffer, MCS_ACCESS_WRITE);
+    l.q->caller_max = LOCAL_SIZE;
+    for (int i = 0; i < 7; i++)
+        r[i] = local_request(&l, LOCAL_SIZE / 2);
+    r[6].flags = MCSHM_FENCE;
+    t = (struct taker){.l = &l, .byte = l.memory + LOCAL_SIZE - 1};
+    for (int i = 1; i <= 100; i++) {
+        b = local_batch(&l, 7);
+        memset(l.memory, i, LOCAL_SIZE / 2);
+        t.ready = 0;
+        cr_assert_eq(pthread_create(&thread, NULL, take_one, &t), 0);
+        while (mcs_load_acquire(&t.ready) == 0)
+            mcs_pause();
+        cr_assert_eq(mcshm_submit(l.q, b, r, 7), MCSHM_OK);
+        pthread_join(thread, NULL);
+        mcs_ring_publish(&l.consumer);
+        cr_assert_eq(t.seen, i, "round %d: the fenced task saw %u", i, t.seen);
+        cr_assert_eq(l.q->shm.doorbell->caller_active, 0);
+        mcs_slot_complete(&l.q->shm, 6, MCS_SLOT_WORD(i, 0, MCS_PATH_LOCAL, MCS_STATE_COMPLETED), 0,
+                          0, 0, 0);
+        cr_assert_eq(mcshm_batch_free(l.q, b), MCSHM_OK);
+    }
 }
 
 Test(submit, withdrawn_grant_sends_the_caller_to_the_agent)
@@ -388,7 +442,7 @@ Test(submit, withdrawn_grant_sends_the_caller_to_the_agent)
 
     local_setup(&l, 8, 16, 2, 4096);
     own_segment(&l, &segment, &buffer, MCS_ACCESS_WRITE);
-    cr_assert_eq(mcshm_batch_alloc(l.q, 8, &b), MCSHM_OK);
+    b = local_batch(&l, 8);
     l.c->region.words->grants_version++;
     r = local_request(&l, 64);
     cr_assert_eq(mcshm_submit(l.q, b, &r, 1), MCSHM_OK);
@@ -410,7 +464,7 @@ Test(submit, caller_copies_lists_and_strides)
     local_setup(&l, 8, 16, 2, 0);
     own_segment(&l, &segment, &buffer, MCS_ACCESS_WRITE | MCS_ACCESS_READ);
     remote = l.memory + LOCAL_SIZE / 2;
-    cr_assert_eq(mcshm_batch_alloc(l.q, 8, &b), MCSHM_OK);
+    b = local_batch(&l, 8);
     memcpy(l.memory, "abcdefgh", 8);
     r = local_request(&l, 0);
     cr_assert_eq(mcshm_submit_list(l.q, b, &r, p, 2), MCSHM_OK);
@@ -435,10 +489,8 @@ Test(submit, private_memory_is_staged_both_ways)
     mcshm_batch b;
 
     local_setup(&l, 8, 8, 2, 4096);
-    p.shadow = l.memory + 8192;
-    l.c->privates = &p;
-    cr_assert_eq(mcl_view_update(l.c, NULL), 0);
-    cr_assert_eq(mcshm_batch_alloc(l.q, 4, &b), MCSHM_OK);
+    local_private(&l, &p, 8192);
+    b = local_batch(&l, 4);
     memset(mine, 1, sizeof(mine));
     r = local_request(&l, 100);
     r.local = mine + 10;
@@ -467,6 +519,33 @@ Test(submit, private_memory_is_staged_both_ways)
     cr_assert_eq(mine[200], 3, "copied back once");
 }
 
+Test(submit, private_memory_that_is_going_takes_no_task)
+{
+    static uint8_t mine[2][4096];
+    struct mcl_private p[2] = {{.start = mine[0], .size = 4096, .references = 1},
+                               {.start = mine[1], .size = 4096, .references = 1}};
+    mcshm_request r[2];
+    struct local l;
+    mcshm_batch b;
+
+    local_setup(&l, 8, 8, 2, 4096);
+    local_private(&l, &p[0], 8192);
+    local_private(&l, &p[1], 16384);
+    b = local_batch(&l, 4);
+    memset(mine, 1, sizeof(mine));
+    r[0] = r[1] = local_request(&l, 100);
+    r[0].local = mine[0];
+    r[1].local = mine[1];
+    p[1].gone = 1; /* as another thread's mcshm_unregister() leaves it until the view changes */
+    cr_assert_eq(mcshm_submit(l.q, b, r, 2), MCSHM_NOT_REGISTERED);
+    assert_untouched(&l, b);
+    cr_assert(p[0].tasks == 0 && p[1].tasks == 0 && l.memory[8192] == 0);
+    p[1].gone = 0;
+    cr_assert_eq(mcshm_submit(l.q, b, r, 2), MCSHM_OK);
+    cr_assert_eq(mcl_private_unregister(l.c, mine[1]), MCSHM_BUSY);
+    cr_assert(p[1].gone == 0 && p[1].tasks == 1, "it stays");
+}
+
 Test(submit, failed_staged_read_leaves_private_memory_alone)
 {
     static uint8_t mine[4096];
@@ -478,10 +557,8 @@ Test(submit, failed_staged_read_leaves_private_memory_alone)
     mcshm_batch b;
 
     local_setup(&l, 8, 8, 2, 4096);
-    p.shadow = l.memory + 8192;
-    l.c->privates = &p;
-    cr_assert_eq(mcl_view_update(l.c, NULL), 0);
-    cr_assert_eq(mcshm_batch_alloc(l.q, 4, &b), MCSHM_OK);
+    local_private(&l, &p, 8192);
+    b = local_batch(&l, 4);
     memset(l.memory + 8192, 2, 4096);
     r = local_request(&l, 0);
     r.opcode = MCSHM_READ;

@@ -1,5 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <malloc.h>
+
 #include "local.h"
+
+/* Sanitizers end a program where malloc() would return NULL, which one test needs. They ask
+ * before they are set up. */
+MCSHM_API __attribute__((no_sanitize_thread)) const char *__asan_default_options(void);
+MCSHM_API __attribute__((no_sanitize_thread)) const char *__tsan_default_options(void);
+
+const char *__asan_default_options(void)
+{
+    return "allocator_may_return_null=1";
+}
+
+const char *__tsan_default_options(void)
+{
+    return "allocator_may_return_null=1";
+}
 
 TestSuite(view, .timeout = 10, .fini = local_teardown);
 
@@ -39,9 +56,7 @@ Test(view, private_memory_points_into_its_shadow)
     struct local l;
 
     local_setup(&l, 8, 8, 2, 0);
-    p.shadow = l.memory + 8192;
-    l.c->privates = &p;
-    cr_assert_eq(mcl_view_update(l.c, NULL), 0);
+    local_private(&l, &p, 8192);
     r = mcl_queue_range(l.q, mine + 100);
     cr_assert_not_null(r);
     cr_assert_eq(r->staged, &p);
@@ -63,17 +78,59 @@ Test(view, queue_follows_a_change)
 
 Test(view, replaced_views_live_while_pinned_and_no_longer)
 {
+    static uint8_t mine[64];
+    struct mcl_private *p = calloc(1, sizeof(*p));
     struct local l;
 
     local_setup(&l, 8, 8, 2, 0);
-    cr_assert_not_null(mcl_queue_range(l.q, l.memory));
+    *p = (struct mcl_private){.start = mine, .size = sizeof(mine)};
+    local_private(&l, p, 8192);
+    cr_assert_not_null(mcl_queue_range(l.q, mine));
+    cr_assert_eq(mcl_view_update(l.c, NULL), 0);
+    l.c->privates = NULL;
+    cr_assert_eq(mcl_view_update(l.c, p), 0);
     for (int i = 0; i < 5; i++)
-        cr_assert_eq(mcl_view_update(l.c, calloc(1, sizeof(struct mcl_private))), 0);
-    cr_assert_eq(l.c->retired, l.q->view, "the oldest is pinned, so all wait");
-    cr_assert_not_null(mcl_queue_range(l.q, l.memory));
+        cr_assert_eq(mcl_view_update(l.c, calloc(1, sizeof(*p))), 0);
+    cr_assert_eq(l.c->retired, l.q->view, "the oldest is pinned");
+    cr_assert_eq(l.c->retired_last, l.q->view, "and keeps no later one waiting");
+    cr_assert_eq(l.q->view->dropped, p, "but what it knows stays");
+    cr_assert_null(p->next, "and nothing else");
+    cr_assert_null(mcl_queue_range(l.q, mine));
     mcl_view_reclaim(l.c);
     cr_assert_null(l.c->retired);
     cr_assert_null(l.c->retired_last);
+}
+
+Test(view, without_memory_additions_change_nothing_and_removals_leave_nothing)
+{
+    struct mcl_segment segment = {.handle = 1, .ngrants = SIZE_MAX >> 8};
+    struct local l;
+
+    local_setup(&l, 8, 8, 2, 0);
+    l.c->segments = &segment;
+    l.c->nsegments = 1;
+    cr_assert_eq(mcl_view_extend(l.c), -ENOMEM);
+    cr_assert_not_null(mcl_queue_range(l.q, l.memory), "what was known is known");
+    cr_assert_eq(mcl_view_update(l.c, NULL), -ENOMEM);
+    cr_assert_null(mcl_queue_range(l.q, l.memory));
+    segment.ngrants = 0;
+    l.c->nsegments = 0;
+    cr_assert_eq(mcl_view_extend(l.c), 0);
+    cr_assert_not_null(mcl_queue_range(l.q, l.memory));
+}
+
+Test(view, room_for_grants_that_were_refused_is_given_back)
+{
+    struct mcl_segment segment = {.handle = 2};
+    struct local l;
+    size_t before;
+
+    local_setup(&l, 8, 8, 2, 0);
+    before = mallinfo2().uordblks;
+    segment.grants = calloc(64, sizeof(*segment.grants)); /* too large for a thread's cache */
+    mcl_grants_drop(l.c, &segment);
+    cr_assert_null(segment.grants);
+    cr_assert_eq(mallinfo2().uordblks, before);
 }
 
 Test(view, targets_are_per_segment)

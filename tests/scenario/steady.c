@@ -35,7 +35,8 @@ int main(int argc, char **argv)
         check(mcshm_alloc(c, 1 << 20, 0, NULL, &memory), "alloc") ||
         check(mcshm_segment_publish(c, "steady", 0), "publish") ||
         check(mcshm_buffer_publish(c, (char *)memory + (1 << 19), 1 << 19,
-                                   MCSHM_ACCESS_READ | MCSHM_ACCESS_WRITE, &address), "buffer") ||
+                                   MCSHM_ACCESS_READ | MCSHM_ACCESS_WRITE, &address),
+              "buffer") ||
         check(mcshm_segment_open(c, "steady", &segment), "open"))
         return 1;
     r.local = memory;

@@ -84,6 +84,8 @@ equal(owner.write(own, owner_segment, address + 4096, 4096).state, COMPLETED, "n
 check("target" in refused(EXISTS, c.publish, "target"))
 refused(EXISTS, owner.publish, "another")
 refused(INVALID_ARGUMENT, c.publish, "with\nnewline")
+for bad in (b"\xff", b"a\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"):
+    refused(INVALID_ARGUMENT, c.do, "segment_publish", c.c, bad, 0)
 refused(OVERLAP, owner.buffer, own + 64, 64)
 refused(INVALID_ARGUMENT, owner.buffer, own, 0)
 refused(BAD_RANGE, owner.buffer, own, 64 * MiB)
@@ -187,6 +189,7 @@ m = c.register_memfd(fd, MiB)
 fill(m, MiB, 9)
 equal(c.write(m, segment, address, MiB).state, COMPLETED, "from a memfd")
 equal(peek(own, 16), b"\x09" * 16, "bytes from a memfd")
+refused(NOT_SUPPORTED, c.buffer, m, MiB, A_MAP_READ)  # it could be opened for writing again
 c.unregister(m)
 refused(NOT_REGISTERED, c.unregister, m)
 os.close(fd)

@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The promise: what was taken away is not written any more; what ended is quiet."""
+import mmap
 import os
+import struct
 import sys
+import threading
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from mcshm import *  # noqa: E402,F403
@@ -108,6 +111,66 @@ for i in range(10):
     c.wait(b)
     equal(peek(a + MiB, 64), bytes([i]) * 64, "a fenced read behind a write")
     c.batch_free(b)
+
+# a peer that was granted MAP_WRITE and copies in its own threads all the time: revocation waits for
+# each copy to end, once, and no longer
+owner = Client(agent.socket, "granting")
+granted = owner.alloc(MiB)
+owner.publish("granted")
+
+
+def mapper(pipe):
+    clients = [Client(agent.socket, f"mapper {i}", caller_max=MiB) for i in range(4)]
+    segments = [m.open("granted") for m in clients]
+    at = clients[0].describe(segments[0])[0].address
+    stop = []
+
+    def copy(m, segment):
+        source = m.alloc(MiB)
+        fill(source, MiB, 238)
+        while not stop:
+            m.write(source, segment, at, MiB)
+    threads = [threading.Thread(target=copy, args=a) for a in zip(clients, segments)]
+    for t in threads:
+        t.start()
+    await_(lambda: sum(m.stats().caller_tasks for m in clients) > 20, "copies in callers' threads")
+    pipe.send("copying")
+    pipe.recv()
+    stop.append(True)
+    for t in threads:
+        t.join()
+    for m in clients:
+        m.close()
+
+
+for i in range(5):
+    owner.buffer(granted, MiB, RW | A_MAP_READ | A_MAP_WRITE)
+    mappers = Child(mapper)
+    mappers.pipe.recv()
+    owner.revoke(granted, MiB)  # TIMEOUT would be raised
+    fill(granted, MiB, 17)
+    mappers.pipe.send("stop")
+    mappers.join()
+    equal(peek(granted, MiB), b"\x11" * MiB, "a byte changed after the revocation")
+equal(agent.counter("revoke_timeouts"), 0, "revocations that timed out")
+
+# one that says it copies and never ends: the owner is told, the liar's session ends
+at = owner.buffer(granted, MiB, RW | A_MAP_WRITE)
+liar = Raw(agent.socket)
+liar.hello()
+liar.send(2, struct.pack("<IIIIQ", 64, 64, 4, 0, 16384))
+reply = liar.recv()
+words = mmap.mmap(reply[3][0], struct.unpack("<IIQ", reply[2])[2])
+liar.send(13, struct.pack("<256s", b"granted"))
+handle = struct.unpack("<I", liar.recv()[2][:4])[0]
+liar.send(16, struct.pack("<IIQQ", handle, 1, at, 4096))
+equal(liar.recv()[1], OK, "a writable mapping")
+words[768:772] = struct.pack("<I", 1)  # mcs_doorbell.caller_active
+refused(TIMEOUT, owner.revoke, granted, MiB)
+equal(agent.counter("revoke_timeouts"), 1, "revocations that timed out")
+check(liar.closed(), "the liar's session")
+os.close(reply[3][0])
+owner.close()
 
 # the owner dies in mid-transfer: failed, said, and nothing else
 b = c.batch(60)

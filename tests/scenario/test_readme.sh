@@ -6,6 +6,7 @@
 
 [ -z "$SAN" ] || skip "the installed library is the plain one"
 requires_command pkg-config
+# shellcheck disable=SC2016
 sed -n '/^```c$/,/^```$/p' README.md | sed '1d;$d' >"$DIR/move.c"
 [ "$(wc -l <"$DIR/move.c")" -gt 15 ] || fail "no program in README.md"
 [ "$(wc -l <"$DIR/move.c")" -le 32 ] || fail "the program in README.md has grown beyond 30 lines"
