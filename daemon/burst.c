@@ -8,7 +8,8 @@
 #include "session.h"
 #include "task.h"
 
-#define ALONE 4u /* slices a turn while no other queue is active */
+#define ALONE 4u          /* slices a turn while no other queue is active */
+#define SMALL_BURST 4096u /* bytes */
 
 static void break_queue(struct mcd_engine *g, struct mcd_queue *q, const char *what)
 {
@@ -54,6 +55,7 @@ struct fresh {
     struct mct_slice slices[MCD_BURST];
     struct mct_slice *posted[MCD_BURST];
     unsigned n;
+    uint64_t bytes; /* of all of them */
     struct mcd_lookups found;
     /* a burst mostly has one stamp: how old it is */
     bool stamped;
@@ -106,10 +108,13 @@ static void run_now(struct mcd_engine *g, struct mcd_queue *q, struct fresh *f)
 
     if (f->n == 0)
         return;
-    g->local_ops->post(g->local, f->posted, f->n);
-    /* one stamp for the burst, its start being the engine's last look at the clock: stage times
-     * are as fine as a few turns */
+    /* One stamp for the burst, its start being the engine's last look at the clock: stage times are
+     * as fine as a few turns. A small burst is stamped while its lines are still on their way,
+     * where reading the clock costs nothing. */
     end = mcs_ticks();
+    g->local_ops->post(g->local, f->posted, f->n);
+    if (f->bytes > SMALL_BURST)
+        end = mcs_ticks();
     move_ns = mcd_clip32(mcd_ticks_to_ns(g, end - g->now));
     g->now = end;
     if (__builtin_expect(faults != mcd_fault_count(), 0)) {
@@ -123,6 +128,7 @@ static void run_now(struct mcd_engine *g, struct mcd_queue *q, struct fresh *f)
         complete_all(g, q, f, move_ns);
     }
     f->n = 0;
+    f->bytes = 0;
 }
 
 static bool good_fields(const struct mcs_desc *d)
@@ -186,13 +192,15 @@ static bool accept(struct mcd_engine *g, struct mcd_queue *q, struct mcs_desc *d
         return true;
     }
     __builtin_prefetch(d->op == MCS_OP_WRITE ? slice->local : slice->remote, 0);
-    __builtin_prefetch(d->op == MCS_OP_WRITE ? slice->remote : slice->local, 1);
+    mcs_prefetch_write(d->op == MCS_OP_WRITE ? slice->remote : slice->local);
+    mcs_prefetch_write(&q->shm.slot_table[d->slot]);
     slice->large = d->length >= g->o.stream_min;
     slice->pass = g->now + d->slot;
     f->posted[f->n] = slice;
     f->descs[f->n] = d;
     f->queue_ns[f->n] = f->stamp_ns;
     f->n++;
+    f->bytes += d->length;
     *budget -= d->length;
     return true;
 }
@@ -213,6 +221,7 @@ bool mcd_queue_turn(struct mcd_engine *g, struct mcd_queue *q)
         return true;
     }
     fresh.n = 0;
+    fresh.bytes = 0;
     fresh.stamped = false;
     fresh.found = (struct mcd_lookups){0};
     for (int i = 0; i < n; i++)
