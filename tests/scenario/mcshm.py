@@ -364,7 +364,8 @@ class Agent:
         self.socket = os.path.join(self.dir, "s")
         self.log = os.path.join(self.dir, "log")
         self.settings = ("pool.size=256M", "pool.extent_size=2M", "admin.listen=127.0.0.1:0",
-                         "agent.socket=" + self.socket) + settings
+                         "agent.socket=" + self.socket) + settings + \
+            tuple(os.environ.get("AGENT_SETTINGS", "").split())
         self.prefix = more.get("prefix", [])
         self.process = None
         self.start()

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The promise: what was taken away is not written any more; what ended is quiet."""
+import fcntl
 import mmap
 import os
 import struct
@@ -97,6 +98,28 @@ for i in range(20):
     equal(states[2], COMPLETED, "the task that was not canceled")
     c.batch_free(b)
 check(agent.counter("canceled") > 0, "some were canceled in time")
+
+# the local side goes away under way: what had begun fails, what comes later is refused
+for i in range(5):
+    fd = os.memfd_create("local", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, SIZE)
+    fcntl.fcntl(fd, 1033, 2)  # F_ADD_SEALS, F_SEAL_SHRINK
+    mine = c.register_memfd(fd, SIZE)
+    b = c.batch(9)
+    for j in range(8):
+        c.submit(b, c.request(READ, mine, segment, address, SIZE))
+    c.unregister(mine)
+    refused(NOT_REGISTERED, c.submit, b, c.request(READ, mine, segment, address, SIZE))
+    before = os.pread(fd, SIZE, 0)
+    c.wait(b)
+    for j in range(8):
+        t = c.task(b, j)
+        check((t.state, t.error) in ((COMPLETED, OK), (FAILED, REVOKED), (INVALID, INVALID_HANDLE)),
+              "a task whose local memory was unregistered", t.state, t.error)
+    equal(c.task(b, 7).state in (FAILED, INVALID), True, "the last of them")
+    equal(os.pread(fd, SIZE, 0), before, "memory after it was unregistered")
+    c.batch_free(b)
+    os.close(fd)
 
 # deadline: a task that cannot make it ends TIMEOUT, with its bytes told
 t = c.write(a, segment, address, SIZE, deadline_us=1)
