@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every kind of bad input gets a clear error, loses nothing, leaks nothing."""
 import os
+import shutil
 import subprocess
 import sys
 
@@ -262,14 +263,28 @@ text = refused(AGENT_DOWN, Client, "/nonexistent/socket")
 check("/nonexistent/socket" in text, text)
 refused(INVALID_ARGUMENT, Client, "/" + "x" * 200)
 if os.getuid() == 0:
+    # in a folder that everybody may enter, so that it is the socket's mode that refuses
+    guarded = Agent(dir=tempfile.mkdtemp(dir="/tmp", prefix="mcshm-"))
+    os.chmod(guarded.dir, 0o755)
+
     def nobody(pipe):
-        os.chmod(agent.dir, 0o755)
         os.setgid(65534)
         os.setuid(65534)
-        text = refused(PERMISSION, Client, agent.socket)
-        check(agent.socket in text, text)
-    os.chmod(os.path.dirname(agent.dir), 0o755)
+        text = refused(PERMISSION, Client, guarded.socket)
+        check(guarded.socket in text, text)
     Child(nobody).join()
+    os.chmod(guarded.socket, 0o666)
+
+    def admitted(pipe):
+        os.setgid(65534)
+        os.setuid(65534)
+        c = Client(guarded.socket, "nobody")
+        c.alloc(4096)
+        equal(guarded.ask("ls", "sessions")["sessions"][0]["uid"], 65534, "the session's user")
+        c.close()
+    Child(admitted).join()
+    guarded.finish()
+    shutil.rmtree(guarded.dir)
 
 c.close()
 owner.close()
