@@ -316,7 +316,18 @@ MCSHM_API mcshm_status mcshm_get_info(mcshm *c, mcshm_info *out)
 
     if (status == MCSHM_OK && out == NULL)
         status = mcl_fail(MCSHM_INVALID_ARGUMENT, "mcshm_get_info: out is NULL");
-    if (status == MCSHM_OK)
-        *out = c->info;
+    if (status == MCSHM_OK) {
+        *out = (mcshm_info){
+            .agent_incarnation = c->info.agent_incarnation,
+            .session_incarnation = c->info.session_incarnation,
+            .tenant = c->info.tenant,
+            .page_size = mcs_load_relaxed(&c->info.page_size), /* partner: mcl_pool_alloc() */
+            .caller_max = c->info.caller_max,
+            .tick_hz = c->info.tick_hz,
+            .deadline_us = c->info.deadline_us,
+            .never_sleeps = c->info.never_sleeps,
+        };
+        memcpy(out->agent_version, c->info.agent_version, sizeof(out->agent_version));
+    }
     return status;
 }

@@ -181,7 +181,7 @@ typedef struct mcshm_info {
     uint64_t agent_incarnation;
     uint64_t session_incarnation;
     uint64_t tenant;
-    uint64_t page_size;   /* of pool memory, bytes */
+    uint64_t page_size;   /* bytes; of the newest allocation, before the first as configured */
     uint64_t caller_max;  /* in force, bytes */
     uint64_t tick_hz;     /* rate of the processor's counter as the agent measured it */
     uint32_t deadline_us; /* the agent's default deadline of a task */

@@ -167,6 +167,8 @@ mcshm_status mcl_pool_alloc(struct mcshm *c, uint64_t size, uint64_t align, cons
                         .extent = r.extent,
                         .offset = r.offset,
                     });
+    /* relaxed: what mcshm_get_info() says, nothing hangs on its order */
+    mcs_store_relaxed(&c->info.page_size, r.page_size);
     *out = e->base + r.offset;
     return MCSHM_OK;
 
