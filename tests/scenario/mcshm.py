@@ -90,6 +90,12 @@ class Buffer(C.Structure):
                 ("location", C.c_char * 32)]
 
 
+class Info(C.Structure):
+    _fields_ = [(n, C.c_uint64) for n in ("agent_incarnation", "session_incarnation", "tenant",
+                                          "page_size", "caller_max", "tick_hz")] + \
+        [("deadline_us", C.c_uint32), ("never_sleeps", C.c_bool), ("agent_version", C.c_char * 32)]
+
+
 class Stats(C.Structure):
     _fields_ = [(n, C.c_uint64) for n in
                 ("submitted", "caller_tasks", "caller_bytes", "staged_tasks", "staged_bytes",
@@ -132,7 +138,8 @@ for name, types in {
         "mcshm_task_poll": [C.c_void_p, C.c_uint64, C.c_uint32, C.POINTER(TaskStatus)],
         "mcshm_cancel": [C.c_void_p, C.c_uint64, C.c_uint32],
         "mcshm_notify_recv": [C.c_void_p, C.POINTER(Notification), C.c_int64],
-        "mcshm_get_stats": [C.c_void_p, C.POINTER(Stats)]}.items():
+        "mcshm_get_stats": [C.c_void_p, C.POINTER(Stats)],
+        "mcshm_get_info": [C.c_void_p, C.POINTER(Info)]}.items():
     getattr(lib, name).argtypes = types
 
 
@@ -330,6 +337,11 @@ class Client:
         n = Notification()
         self.do("notify_recv", self.c, C.byref(n), int(seconds * 1e6))
         return C.string_at(n.name, n.name_size), C.string_at(n.message, n.message_size)
+
+    def info(self):
+        i = Info()
+        self.do("get_info", self.c, C.byref(i))
+        return i
 
     def stats(self):
         s = Stats()

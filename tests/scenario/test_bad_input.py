@@ -257,6 +257,7 @@ equal((run.returncode, run.stdout, run.stderr), (0, "", ""), "--check-config of 
 if agent.status()["pool"]["fallbacks"] > 0:
     equal(agent.text().count("no free hugepages"), 1, "warnings about hugepages")
     equal(agent.status()["pool"]["page_size"], 4096, "page size in use")
+equal(c.info().page_size, agent.status()["pool"]["page_size"], "page size that the client is told")
 
 # no agent, no permission
 text = refused(AGENT_DOWN, Client, "/nonexistent/socket")
