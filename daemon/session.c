@@ -103,12 +103,17 @@ static void listen_to(struct mcd_session *s, bool requests)
 void mcd_session_reply(struct mcd_session *s, struct mcs_msg *m, size_t body_size, const int *fds,
                        unsigned nfds)
 {
+    int res;
+
     if (s->ending)
         return;
     m->h.type = s->request_type;
     m->h.id = s->request_id;
-    if (mcs_msg_send(s->socket, m, body_size, fds, nfds) != 0)
+    res = mcs_msg_send(s->socket, m, body_size, fds, nfds);
+    if (res == -EAGAIN)
         mcd_session_end(s, "does not take its replies");
+    else if (res != 0) /* it has died or closed in the meantime */
+        mcd_session_end(s, NULL);
 }
 
 void mcd_session_refuse(struct mcd_session *s, uint32_t status, const char *format, ...)
