@@ -127,6 +127,7 @@ static void run_now(struct mcd_engine *g, struct mcd_queue *q, struct fresh *f)
     } else {
         complete_all(g, q, f, move_ns);
     }
+    g->moved += f->bytes;
     f->n = 0;
     f->bytes = 0;
 }

@@ -14,6 +14,8 @@
 #include "log.h"
 
 #define COMMAND_RING 16384u
+#define COLD_BYTES 8192u   /* bytes moved that allow one more look at a cold queue */
+#define COLD_LOOKS 64u     /* most of them a turn */
 #define COLD_EVERY 4u      /* turns between looks at one cold queue */
 #define CLOCK_EVERY 8u     /* turns between looks at the clock; a burst looks as well */
 #define COMMANDS_EVERY 64u /* turns between looks at the command ring */
@@ -305,6 +307,7 @@ static bool turn_cold(struct mcd_engine *g)
 
 bool mcd_engine_turn(struct mcd_engine *g)
 {
+    uint64_t looks;
     bool any;
 
     if (g->turn % CLOCK_EVERY == 0)
@@ -314,8 +317,14 @@ bool mcd_engine_turn(struct mcd_engine *g)
     mcs_store_release(&g->epoch, g->epoch + 1);
     if (g->o.fence_turns)
         mcs_fence_full(); /* partner: mcd_grace_begin() */
+    g->moved = 0;
     any = turn_hot(g);
-    if (g->turn % COLD_EVERY == 0)
+    /* A look is cheap beside a long turn: who was quiet is found after a few of them, however
+     * many others are quiet. */
+    looks = g->moved / COLD_BYTES < COLD_LOOKS ? g->moved / COLD_BYTES : COLD_LOOKS;
+    if (looks == 0 && g->turn % COLD_EVERY == 0)
+        looks = 1;
+    for (; looks != 0; looks--)
         any |= turn_cold(g);
     if (g->turn % COMMANDS_EVERY == 0) {
         any |= run_commands(g);

@@ -137,6 +137,7 @@ struct mcd_engine {
     struct mcd_queue **cold;
     uint32_t nhot, ncold, room, cold_next;
     uint64_t turn, now, last_work;
+    uint64_t moved; /* bytes in this turn */
     uint64_t spin_ticks, cool_ticks, ticks_per_us, ns_mult;
     struct mct_link *local;
     struct mct *local_transport;

@@ -421,6 +421,7 @@ static bool move_pieces(struct mcd_engine *g, struct mcd_queue *q, struct mcd_ta
                 break;
             s->large = t->total >= g->o.stream_min;
             s->pass = t->taken + t->desc.slot;
+            g->moved += part;
             t->piece_done += part;
             if (t->piece_done == whole) {
                 t->piece++;

@@ -162,3 +162,57 @@ Test(parked, a_queue_that_goes_cold_gives_all_of_its_ring_back)
                  mcs_ring_room(f.client.ring));
     fix_fini(&f);
 }
+
+/* Beside a flood, and with many others as quiet, a queue that was quiet is served after a few turns. */
+Test(parked, a_cold_queue_is_found_beside_a_flood)
+{
+    enum { OTHERS = 128 };
+    static struct mcd_queue others[OTHERS];
+    static void *memory[OTHERS];
+    struct mcs_queue_layout l;
+    struct mcs_desc flood, first;
+    struct fixture f;
+    unsigned turns = 0;
+
+    fix_init(&f, MCS_ACCESS_READ | MCS_ACCESS_WRITE, 64 << 10);
+    cr_assert_eq(mcs_queue_layout(8, 8, 2, 0, &l), 0);
+    for (unsigned i = 0; i < OTHERS; i++) {
+        struct mcd_command add = {.kind = MCD_COMMAND_ADD, .queue = &others[i]};
+
+        memory[i] = aligned_alloc(4096, l.total_size);
+        memset(memory[i], 0, l.total_size);
+        others[i].session = f.session;
+        cr_assert_eq(
+            mcs_queue_create(&others[i].shm, &others[i].consumer, memory[i], &l, i + 2, 42, 0), 0);
+        cr_assert_eq(mcd_queue_init(&others[i]), 0);
+        mcd_engine_command(f.engine, &add);
+        while (mcs_load_acquire(&add.done) == 0) /* partner: run_commands() */
+            mcd_engine_turn(f.engine);
+    }
+    flood = fix_desc(&f, MCS_OP_WRITE, FIX_EXTENT_SIZE);
+    fix_push(&f, &flood);
+    while (f.queue.parked == 0)
+        mcd_engine_turn(f.engine);
+    first = fix_desc(&f, MCS_OP_WRITE, 64);
+    first.priority = MCS_CLASS_HIGH;
+    cr_assert(mcs_ring_push(others[OTHERS - 1].shm.ring, &first, 1));
+    for (; mcs_slot_peek(&others[OTHERS - 1].shm, 0) == 0; turns++) {
+        mcd_engine_turn(f.engine);
+        if (f.queue.parked == 0) { /* the flood goes on */
+            flood = fix_desc(&f, MCS_OP_WRITE, FIX_EXTENT_SIZE);
+            fix_push(&f, &flood);
+        }
+        cr_assert_lt(turns, 2 * OTHERS / 8, "turns beside a flood");
+    }
+    fix_end(&f, &flood);
+    for (unsigned i = 0; i < OTHERS; i++) {
+        struct mcd_command remove = {.kind = MCD_COMMAND_REMOVE, .queue = &others[i]};
+
+        mcd_engine_command(f.engine, &remove);
+        while (mcs_load_acquire(&remove.done) == 0) /* partner: run_commands() */
+            mcd_engine_turn(f.engine);
+        mcd_queue_fini(&others[i]);
+        free(memory[i]);
+    }
+    fix_fini(&f);
+}
