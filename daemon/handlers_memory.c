@@ -312,9 +312,7 @@ void mcd_on_map(struct mcd_session *s, struct mcs_msg *m)
         return;
     }
     g->handle = ++s->next_grant;
-    g->writable = r.writable != 0;
     g->extent = mcd_extent_get(b->extent);
-    g->session = s;
     g->next = s->grants;
     s->grants = g;
     s->ngrants++;

@@ -22,8 +22,8 @@ static void swap(struct mcd_segment *s, struct mcd_snapshot *next, struct mcd_sn
     mcs_store_release(&s->snapshot, next); /* partner: the engines' acquire in task.c */
 }
 
-struct mcd_segment *mcd_segment_create(struct mcd_session *owner, uint64_t owner_incarnation,
-                                       uint64_t tenant, uint64_t incarnation)
+struct mcd_segment *mcd_segment_create(struct mcd_session *owner, uint64_t tenant,
+                                       uint64_t incarnation)
 {
     struct mcd_segment *s = calloc(1, sizeof(*s));
 
@@ -31,7 +31,6 @@ struct mcd_segment *mcd_segment_create(struct mcd_session *owner, uint64_t owner
         return NULL;
     s->snapshot = &empty_snapshot;
     s->owner = owner;
-    s->owner_incarnation = owner_incarnation;
     s->tenant = tenant;
     s->incarnation = incarnation;
     s->refs = 1;

@@ -34,7 +34,6 @@ struct mcd_snapshot {
 
 struct mcd_segment {
     struct mcd_snapshot *snapshot; /* engines: acquire; control: release */
-    uint64_t owner_incarnation;    /* of the session, never reused */
     uint64_t tenant;
     struct mcd_session *owner; /* engines use only its inbox; NULL once it is gone */
     /* control thread only */
@@ -69,8 +68,8 @@ static inline const struct mcd_buffer *mcd_snapshot_find(const struct mcd_snapsh
 }
 
 /* A segment without name and buffers; NULL when memory is out. One reference. */
-struct mcd_segment *mcd_segment_create(struct mcd_session *owner, uint64_t owner_incarnation,
-                                       uint64_t tenant, uint64_t incarnation);
+struct mcd_segment *mcd_segment_create(struct mcd_session *owner, uint64_t tenant,
+                                       uint64_t incarnation);
 struct mcd_segment *mcd_segment_get(struct mcd_segment *s);
 /* The last put frees it; engines must not find it any more. */
 void mcd_segment_put(struct mcd_segment *s);

@@ -58,13 +58,12 @@ void mcd_session_accept(struct mcd_agent *a, int socket)
     s->pidfd = s->doorbell = s->region_fd = s->region_guard = -1;
     s->pid = cred.pid;
     s->uid = cred.uid;
-    s->gid = cred.gid;
     s->tenant = cred.uid;
     s->id = ++a->next_session;
     s->incarnation = mcd_incarnation();
     s->salt = (uint32_t)s->incarnation;
     s->since = mcd_now_ns();
-    s->segment = mcd_segment_create(s, s->incarnation, s->tenant, mcd_incarnation());
+    s->segment = mcd_segment_create(s, s->tenant, mcd_incarnation());
     if (s->segment == NULL)
         goto error;
     if (mcd_control_watch(a, socket, MCD_SOURCE_SESSION, s) != 0)

@@ -28,9 +28,7 @@ struct mcd_open {
 /* A granted mapping of another session's (or its own) extent. Control thread. */
 struct mcd_grant {
     uint32_t handle;
-    bool writable;
     struct mcd_extent *extent;
-    struct mcd_session *session;
     struct mcd_grant *next; /* of the session */
 };
 
@@ -73,7 +71,6 @@ struct mcd_session {
     bool greeted, ending;
     pid_t pid;
     uid_t uid;
-    gid_t gid;
     uint64_t tenant;
     char name[MCS_NAME_MAX];
     struct mcd_segment *segment; /* its own */

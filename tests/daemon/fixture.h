@@ -82,7 +82,7 @@ static inline void fix_init(struct fixture *f, uint32_t access, uint64_t slice)
     mcs_session_region_create(&f->owner->region, f->inbox, MCS_INBOX_SIZE_MIN, &header);
     fix_extent(&f->local, FIX_ADDRESS, FIX_EXTENT);
     fix_extent(&f->target, FIX_ADDRESS + (1u << 30), FIX_TARGET);
-    f->segment = mcd_segment_create(f->owner, 77, 0, 5);
+    f->segment = mcd_segment_create(f->owner, 0, 5);
     cr_assert_not_null(f->segment);
     cr_assert_eq(mcd_segment_add(f->segment, &f->target, 0, FIX_EXTENT_SIZE, access, &old), 0);
     f->open = (struct mcd_open){.handle = FIX_SEGMENT, .segment = f->segment};

@@ -42,7 +42,7 @@ static int take_out(struct mcd_segment *s, uint64_t offset, uint64_t length)
 
 Test(segment, finds_exactly_what_lies_inside_one_buffer)
 {
-    struct mcd_segment *s = mcd_segment_create(NULL, 1, 0, 1);
+    struct mcd_segment *s = mcd_segment_create(NULL, 0, 1);
 
     cr_assert_null(find(s, 0, 1));
     for (uint64_t i = 0; i < 20; i++) /* out of order */
@@ -62,7 +62,7 @@ Test(segment, finds_exactly_what_lies_inside_one_buffer)
 
 Test(segment, same_range_counts_and_other_overlap_is_refused)
 {
-    struct mcd_segment *s = mcd_segment_create(NULL, 1, 0, 1);
+    struct mcd_segment *s = mcd_segment_create(NULL, 0, 1);
 
     cr_assert_eq(add(s, 4096, 4096, MCS_ACCESS_READ), 0);
     cr_assert_eq(add(s, 4096, 4096, MCS_ACCESS_READ), 0);
@@ -83,7 +83,7 @@ Test(segment, same_range_counts_and_other_overlap_is_refused)
 
 Test(segment, neighbours_are_never_merged)
 {
-    struct mcd_segment *s = mcd_segment_create(NULL, 1, 0, 1);
+    struct mcd_segment *s = mcd_segment_create(NULL, 0, 1);
     struct mcd_snapshot *old;
 
     cr_assert_eq(add(s, (1 << 20) - 4096, 4096, MCS_ACCESS_READ), 0);
@@ -97,7 +97,7 @@ Test(segment, neighbours_are_never_merged)
 
 Test(segment, cut_keeps_what_lies_beside)
 {
-    struct mcd_segment *s = mcd_segment_create(NULL, 1, 0, 1);
+    struct mcd_segment *s = mcd_segment_create(NULL, 0, 1);
 
     cr_assert_eq(add(s, 4096, 12288, MCS_ACCESS_READ), 0);
     cr_assert_eq(cut(s, 8192, 100), 0);

@@ -5,9 +5,11 @@ A scenario is a script: it makes an Agent, forks or connects clients, checks wit
 with 0, or with an uncaught exception. Under SAN=address the sanitized library is loaded; under
 SAN=thread the plain one is (TSan cannot be loaded late), against the sanitized agent.
 """
+import atexit
 import ctypes as C
 import json
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -372,7 +374,10 @@ class Agent:
     """mcshmd in a folder of its own."""
 
     def __init__(self, *settings, **more):
-        self.dir = more.get("dir") or tempfile.mkdtemp(dir=os.environ.get("TMPDIR"), prefix="a")
+        self.dir = more.get("dir")
+        if self.dir is None:
+            self.dir = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"), prefix="a")
+            atexit.register(shutil.rmtree, self.dir, ignore_errors=True)
         self.socket = os.path.join(self.dir, "s")
         self.log = os.path.join(self.dir, "log")
         self.settings = ("pool.size=256M", "pool.extent_size=2M", "admin.listen=127.0.0.1:0",
