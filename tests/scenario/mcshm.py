@@ -453,7 +453,14 @@ class Agent:
         return int(self.status()["counters"][name])
 
     def fds(self):
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+        """Open descriptors, once their number stands still: a session may be on its way out."""
+        last, same = None, 0
+        while same < 10:
+            n = len(os.listdir(f"/proc/{self.process.pid}/fd"))
+            same = same + 1 if n == last else 0
+            last = n
+            time.sleep(0.002)
+        return last
 
     def empty(self):
         """No session but the asking one, no extent, no segment."""
