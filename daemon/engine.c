@@ -14,10 +14,10 @@
 #include "log.h"
 
 #define COMMAND_RING 16384u
-#define COLD_BYTES 8192u   /* bytes moved that allow one more look at a cold queue */
-#define COLD_LOOKS 64u     /* most of them a turn */
-#define COLD_EVERY 4u      /* turns between looks at one cold queue */
-#define CLOCK_EVERY 8u     /* turns between looks at the clock; a burst looks as well */
+#define COLD_BYTES 8192u /* bytes moved that are worth one more look at a cold queue, or a clock */
+#define COLD_LOOKS 64u   /* most of them a turn */
+#define COLD_EVERY 4u    /* turns between looks at one cold queue */
+#define CLOCK_EVERY 8u   /* short turns between looks at the clock; a burst looks as well */
 #define COMMANDS_EVERY 64u /* turns between looks at the command ring */
 #define COOL_US 1000u      /* a queue without work for so long is cold */
 #define BLOCKED_MS 1       /* sleep while all that is left waits for receivers */
@@ -310,7 +310,8 @@ bool mcd_engine_turn(struct mcd_engine *g)
     uint64_t looks;
     bool any;
 
-    if (g->turn % CLOCK_EVERY == 0)
+    /* g->moved: of the turn before, which took a while if it was much */
+    if (g->turn % CLOCK_EVERY == 0 || g->moved >= COLD_BYTES)
         g->now = mcs_ticks();
     /* E1: everything looked up in this turn is looked up after this; release pairs with the
      * acquire in mcd_grace_over(). */

@@ -2,6 +2,7 @@
 /* Control requests about memory: allocations, registrations, granted mappings. */
 #include <errno.h>
 #include <fcntl.h>
+#include <numa.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,7 +98,7 @@ static void extent_made(struct mcd_session *s)
     reply_extent(s, e, offset, true);
 }
 
-/* "", "cpu", "cpu:N" or "*". */
+/* "", "cpu", "cpu:N" or "*", with N a NUMA node that this process may have memory of. */
 static int parse_location(const char *text, int *node)
 {
     char *end;
@@ -111,8 +112,11 @@ static int parse_location(const char *text, int *node)
     if (strncmp(text, "cpu:", 4) != 0 || text[4] < '0' || text[4] > '9')
         return -EINVAL;
     n = strtol(text + 4, &end, 10);
-    if (*end != '\0' || n > 1023)
+    if (*end != '\0')
         return -EINVAL;
+    if (n > numa_max_possible_node() || numa_available() < 0 ||
+        !numa_bitmask_isbitset(numa_all_nodes_ptr, (unsigned)n))
+        return -ENODEV;
     *node = (int)n;
     return 0;
 }
@@ -133,10 +137,12 @@ void mcd_on_alloc(struct mcd_session *s, struct mcs_msg *m)
     }
     if (align < MCS_LINE)
         align = MCS_LINE;
-    if (parse_location(r.location, &node) != 0) {
-        mcd_session_refuse(s, MCS_NOT_SUPPORTED,
-                           "location '%.*s': this agent has cpu and cpu:N (NUMA node)",
-                           (int)sizeof(r.location) - 1, r.location);
+    res = parse_location(r.location, &node);
+    if (res != 0) {
+        mcd_session_refuse(s, MCS_NOT_SUPPORTED, "location '%.*s': %s", (int)sizeof(r.location) - 1,
+                           r.location,
+                           res == -ENODEV ? "the agent may have no memory of that NUMA node"
+                                          : "this agent has cpu and cpu:N (NUMA node)");
         return;
     }
     for (uint32_t i = 0; i < MCD_TABLE_SIZE && s->nextents != 0; i++) {

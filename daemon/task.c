@@ -549,8 +549,8 @@ static bool advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *
     if (t->moved_at == 0)
         t->moved_at = mcs_ticks();
     res = deliver(g, q, t);
-    if (res ==
-        -EAGAIN) { /* the receiver's inbox is full: again in later turns, until the deadline */
+    if (res == -EAGAIN) {
+        /* the receiver's inbox is full: again in later turns, until the deadline */
         if (t->list != MCD_WAITING) {
             list_remove(q, t->desc.slot);
             list_add(q, t->desc.slot, MCD_WAITING);

@@ -399,6 +399,44 @@ static mcshm_status measure_list(const mcshm_piece *pieces, size_t n, uint64_t *
     return MCSHM_OK;
 }
 
+/* One task of many pieces whose ranges have been measured: copied here and now where the caller may,
+ * else one descriptor with an argument block. */
+static mcshm_status submit_shape(struct submission *s, const mcshm_request *r,
+                                 const struct mcl_shape *shape, const struct mcl_range *range,
+                                 uint64_t total, uint64_t local_span, uint64_t remote_span)
+{
+    const mcshm_stride *st = shape->stride;
+    struct mcshm_queue *q = s->q;
+    mcshm_status status;
+    struct mcl_task *t;
+    struct mcs_desc *d;
+    struct mcs_args *a;
+    uint32_t slot;
+
+    t = next_task(s, r, total, &slot);
+    if (total <= q->caller_max &&
+        mcl_caller_take(&s->caller, q, r, range, total, local_span, remote_span)) {
+        mcl_caller_add(&s->caller, q, r, slot);
+        return finish(s, shape);
+    }
+    d = next_desc(s, r, t, slot, (uint8_t)r->opcode);
+    d->shape = st != NULL ? MCS_SHAPE_STRIDE : MCS_SHAPE_LIST;
+    status = take_args(s, r, shape->count, (r->flags & MCSHM_NOTIFY) != 0, slot, d, &a);
+    if (status != MCSHM_OK)
+        return undo(s, status);
+    if (st != NULL) {
+        a->count = st->count;
+        a->block = st->block;
+        a->local_stride = st->local_stride;
+        a->remote_stride = st->remote_stride;
+    } else {
+        a->count = shape->count;
+        memcpy((uint8_t *)a + a->pieces, shape->pieces, shape->count * sizeof(*shape->pieces));
+    }
+    status = set_local(s, r, range, slot, d);
+    return status == MCSHM_OK ? finish(s, NULL) : undo(s, status);
+}
+
 MCSHM_API mcshm_status mcshm_submit_list(mcshm_queue *q, mcshm_batch batch, const mcshm_request *r,
                                          const mcshm_piece *pieces, size_t n)
 {
@@ -406,10 +444,6 @@ MCSHM_API mcshm_status mcshm_submit_list(mcshm_queue *q, mcshm_batch batch, cons
     uint64_t total, local_span, remote_span;
     const struct mcl_range *range;
     struct submission s;
-    struct mcl_task *t;
-    struct mcs_desc *d;
-    struct mcs_args *a;
-    uint32_t slot;
     mcshm_status status = begin(&s, q, batch, 1);
 
     if (status != MCSHM_OK)
@@ -424,21 +458,7 @@ MCSHM_API mcshm_status mcshm_submit_list(mcshm_queue *q, mcshm_batch batch, cons
         status = find_local(q, r, local_span, &range);
     if (status != MCSHM_OK)
         return status;
-    t = next_task(&s, r, total, &slot);
-    if (total <= q->caller_max &&
-        mcl_caller_take(&s.caller, q, r, range, total, local_span, remote_span)) {
-        mcl_caller_add(&s.caller, q, r, slot);
-        return finish(&s, &shape);
-    }
-    d = next_desc(&s, r, t, slot, (uint8_t)r->opcode);
-    d->shape = MCS_SHAPE_LIST;
-    status = take_args(&s, r, n, (r->flags & MCSHM_NOTIFY) != 0, slot, d, &a);
-    if (status != MCSHM_OK)
-        return undo(&s, status);
-    a->count = n;
-    memcpy((uint8_t *)a + a->pieces, pieces, n * sizeof(*pieces));
-    status = set_local(&s, r, range, slot, d);
-    return status == MCSHM_OK ? finish(&s, NULL) : undo(&s, status);
+    return submit_shape(&s, r, &shape, range, total, local_span, remote_span);
 }
 
 /* (count - 1) * stride + block, or an overflow. */
@@ -455,10 +475,6 @@ MCSHM_API mcshm_status mcshm_submit_stride(mcshm_queue *q, mcshm_batch batch,
     uint64_t total, local_span, remote_span;
     const struct mcl_range *range;
     struct submission s;
-    struct mcl_task *t;
-    struct mcs_desc *d;
-    struct mcs_args *a;
-    uint32_t slot;
     mcshm_status status = begin(&s, q, batch, 1);
 
     if (status != MCSHM_OK)
@@ -478,23 +494,7 @@ MCSHM_API mcshm_status mcshm_submit_stride(mcshm_queue *q, mcshm_batch batch,
     status = find_local(q, r, local_span, &range);
     if (status != MCSHM_OK)
         return status;
-    t = next_task(&s, r, total, &slot);
-    if (total <= q->caller_max &&
-        mcl_caller_take(&s.caller, q, r, range, total, local_span, remote_span)) {
-        mcl_caller_add(&s.caller, q, r, slot);
-        return finish(&s, &shape);
-    }
-    d = next_desc(&s, r, t, slot, (uint8_t)r->opcode);
-    d->shape = MCS_SHAPE_STRIDE;
-    status = take_args(&s, r, 0, (r->flags & MCSHM_NOTIFY) != 0, slot, d, &a);
-    if (status != MCSHM_OK)
-        return undo(&s, status);
-    a->count = st->count;
-    a->block = st->block;
-    a->local_stride = st->local_stride;
-    a->remote_stride = st->remote_stride;
-    status = set_local(&s, r, range, slot, d);
-    return status == MCSHM_OK ? finish(&s, NULL) : undo(&s, status);
+    return submit_shape(&s, r, &shape, range, total, local_span, remote_span);
 }
 
 MCSHM_API mcshm_status mcshm_submit_notify(mcshm_queue *q, mcshm_batch batch,
