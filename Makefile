@@ -3,6 +3,7 @@
 #   make                 programs and libraries, into build/
 #   make test            unit tests and scenarios; closes with "N passed, N failed, N skipped"
 #   make demo            installs what is missing, builds, runs the main job
+#   make soak            three hosts under random faults for MINUTES (10); needs root
 #   make bench           ring, copy and kv, one after the other
 #   make lint            formatting, static analysis, house rules; silent when all is well
 #   make install         PREFIX (/usr/local) and DESTDIR
@@ -26,15 +27,15 @@ WARN := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-protot
 # baseline of the architecture, wider instructions are chosen at run time.
 DPDK_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags-only-I libdpdk 2>/dev/null | tr ' ' '\n' | grep dpdk))
 CFLAGS += -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -pthread $(WARN) $(SANFLAGS) 
-CPPFLAGS += -D_GNU_SOURCE -D_FORTIFY_SOURCE=$(if $(SAN),0,2) -I. -Ilib $(DPDK_CFLAGS)
+CPPFLAGS += -D_GNU_SOURCE -D_FORTIFY_SOURCE=$(if $(SAN),0,2) -I. -Ilib -I$B/gen $(DPDK_CFLAGS)
 LDFLAGS += -pthread $(SANFLAGS) -Wl,--as-needed
-DAEMON_LIBS := -lrte_eal -lrte_ring -lrte_kvargs -lrte_log -liniparser -lmicrohttpd -lcjson -lnuma
+DAEMON_LIBS := -lrte_eal -lrte_ring -lrte_kvargs -lrte_log -liniparser -lmicrohttpd -lcjson -lnuma -lcurl -lprotobuf-c -lssl -lcrypto -luring -lisal
 # librte_log is a library of its own only since DPDK 23.11
 DAEMON_LIBS := $(filter-out $(if $(wildcard /usr/lib/*/librte_log.so),,-lrte_log),$(DAEMON_LIBS))
 
 shm_src := shm/queue.c shm/inbox.c shm/region.c shm/message.c
 lib_src := $(wildcard lib/*.c) $(shm_src)
-daemon_src := $(filter-out daemon/main.c,$(wildcard daemon/*.c)) $(wildcard transports/*.c transports/*/*.c) \
+daemon_src := $(filter-out daemon/main.c,$(wildcard daemon/*.c)) $(wildcard transports/*.c transports/*/*.c store/*/*.c) \
               $(shm_src) shm/queue_create.c
 cli_src := $(wildcard cli/*.c)
 bench_src := $(wildcard bench/*.c)
@@ -45,7 +46,7 @@ programs := $B/bin/mcshmd $B/bin/mcshm $B/bin/mcshm-bench
 libraries := $B/lib/libmcshm.so.0 $B/lib/libmcshm.so $B/lib/libmcshm.a
 units := $(patsubst tests/%.c,$B/tests/%,$(unit_src))
 
-.PHONY: all test unit scenario plain-library bench demo lint install uninstall clean
+.PHONY: all test unit scenario plain-library soak bench demo lint install uninstall clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -54,6 +55,17 @@ all: $(programs) $(libraries)
 $B/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+
+# Messages between agents: made from daemon/peer.proto, and not held to our warnings.
+messages := $B/gen/daemon/peer.pb-c.h
+$(messages): daemon/peer.proto
+	@mkdir -p $(@D)
+	protoc-c --c_out=$B/gen $<
+$(messages:.h=.c): $(messages)
+$(messages:.h=.o): $(messages:.h=.c) $(messages)
+	$(CC) $(CPPFLAGS) $(filter-out $(WARN),$(CFLAGS)) -w -c $< -o $@
+# Whether an object includes them is known only once it is built; they change rarely.
+$(call obj,$(daemon_src) daemon/main.c $(unit_src)): | $(messages)
 
 $B/lib/libmcshm.so.0: $(call obj,$(lib_src)) lib/libmcshm.map
 	@mkdir -p $(@D)
@@ -64,7 +76,7 @@ $B/lib/libmcshm.so: $B/lib/libmcshm.so.0
 $B/lib/libmcshm.a: $(call obj,$(lib_src))
 	@mkdir -p $(@D)
 	rm -f $@ && ar rcs $@ $^
-$B/lib/libmcshmd.a: $(call obj,$(daemon_src))
+$B/lib/libmcshmd.a: $(call obj,$(daemon_src)) $(messages:.h=.o)
 	@mkdir -p $(@D)
 	rm -f $@ && ar rcs $@ $^
 
@@ -83,7 +95,12 @@ $B/tests/%: $B/obj/tests/%.o $B/lib/libmcshm.a $B/lib/libmcshmd.a
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $< $B/lib/libmcshm.a $B/lib/libmcshmd.a $(DAEMON_LIBS) -lcriterion
 
-unit: all $(units)
+# Cluster metadata by hand, for scenarios.
+$B/bin/metactl: $(call obj,tests/scenario/metactl.c $(wildcard store/meta/*.c))
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ -lcurl -lcjson
+
+unit: all $(units) $B/bin/metactl
 scenario: unit $(if $(filter thread,$(SAN)),plain-library)
 	@B=$B SAN=$(SAN) tests/run
 # TSan cannot be loaded into a running Python: scenarios in Python drive its agent with this one.
@@ -93,6 +110,11 @@ plain-library:
 test:
 	@scripts/deps.sh build test
 	@$(MAKE) --no-print-directory scenario
+
+# Not a part of test: it takes as long as it is told to.
+MINUTES ?= 10
+soak: all $(if $(filter thread,$(SAN)),plain-library)
+	@B=$B SAN=$(SAN) python3 -B tests/scenario/soak_hosts.py $(MINUTES)
 
 bench: all
 	$B/bin/mcshm-bench ring
@@ -130,4 +152,4 @@ uninstall:
 clean:
 	rm -rf build
 
--include $(patsubst %.o,%.d,$(call obj,$(lib_src) $(daemon_src) daemon/main.c $(cli_src) $(bench_src) $(unit_src)))
+-include $(patsubst %.o,%.d,$(call obj,$(lib_src) $(daemon_src) daemon/main.c $(cli_src) $(bench_src) $(unit_src) tests/scenario/metactl.c))

@@ -19,6 +19,7 @@ struct cli {
 int cli_status(const struct cli *cli);
 int cli_ls(const struct cli *cli, const char *what);
 int cli_version(const struct cli *cli);
+int cli_ping(const struct cli *cli, const char *address, unsigned count);
 
 /* Prints why a call failed to stderr; c as in mcshm_last_error(). Returns CLI_FAILED. */
 int cli_error(const char *what, mcshm_status status, const mcshm *c);

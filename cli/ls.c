@@ -32,6 +32,22 @@ static const struct column sessions[] = {
     {"TASKS", "tasks", CELL_COUNT},     {"BYTES", "bytes", CELL_BYTES},
 };
 
+static const struct column rails[] = {
+    {"PEER", "peer", CELL_TEXT},      {"TRANSPORT", "transport", CELL_TEXT},
+    {"LOCAL", "local", CELL_TEXT},    {"REMOTE", "remote", CELL_TEXT},
+    {"STATE", "state", CELL_TEXT},    {"REASON", "reason", CELL_TEXT},
+    {"ENGINE", "engine", CELL_COUNT}, {"CONNS", "conns", CELL_COUNT},
+    {"RATE/s", "rate", CELL_BYTES},   {"RTT us", "rtt_us", CELL_COUNT},
+    {"BYTES", "bytes", CELL_BYTES},   {"SLICES", "slices", CELL_COUNT},
+    {"FAILED", "failed", CELL_COUNT}, {"QUEUED", "queued", CELL_BYTES},
+};
+static const struct column peers[] = {
+    {"PEER", "address", CELL_TEXT},     {"STATE", "state", CELL_TEXT},
+    {"REASON", "reason", CELL_TEXT},    {"AUTH", "auth", CELL_TEXT},
+    {"VERSION", "version", CELL_TEXT},  {"SEGMENTS", "segments", CELL_COUNT},
+    {"EXPORTS", "exports", CELL_COUNT}, {"INCARNATION", "incarnation", CELL_HEX},
+};
+
 #define COLUMNS(c) c, sizeof(c) / sizeof((c)[0])
 
 static const struct list {
@@ -45,6 +61,8 @@ static const struct list {
     {"buffers", MCSHM_QUERY_SEGMENTS, "segments", COLUMNS(buffers)},
     {"extents", MCSHM_QUERY_EXTENTS, "extents", COLUMNS(extents)},
     {"sessions", MCSHM_QUERY_SESSIONS, "sessions", COLUMNS(sessions)},
+    {"rails", MCSHM_QUERY_RAILS, "rails", COLUMNS(rails)},
+    {"peers", MCSHM_QUERY_PEERS, "peers", COLUMNS(peers)},
 };
 
 /* Gives each segment the number and the bytes of its buffers. */

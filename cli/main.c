@@ -10,7 +10,9 @@ static const char usage[] =
     "usage: mcshm [--socket PATH] [--json] COMMAND\n"
     "\n"
     "  status                                      the agent, its engines and its pool\n"
-    "  ls [segments|buffers|extents|sessions]      what lives in it; segments by default\n"
+    "  ls [segments|buffers|extents|sessions|      what lives in it; segments by default\n"
+    "      rails|peers]\n"
+    "  ping HOST:PORT [--count N]                  does another host's agent answer?\n"
     "  version                                     of this program and of the agent\n"
     "  help                                        this text\n"
     "\n"
@@ -38,6 +40,8 @@ int main(int argc, char **argv)
 {
     struct cli cli = {.socket = MCSHM_DEFAULT_SOCKET};
     const char *command = NULL, *what = NULL;
+    unsigned long count = 1;
+    char *end;
     int res;
 
     for (int i = 1; i < argc; i++) {
@@ -47,6 +51,13 @@ int main(int argc, char **argv)
             if (++i == argc)
                 return usage_error("a path must follow", "--socket");
             cli.socket = argv[i];
+        } else if (strcmp(argv[i], "--count") == 0) {
+            if (++i == argc)
+                return usage_error("a number must follow", "--count");
+            count = strtoul(argv[i], &end, 10);
+            if (*end != '\0' || argv[i][0] < '0' || argv[i][0] > '9' || count == 0 ||
+                count > 1000000)
+                return usage_error("--count wants 1 to 1000000, not", argv[i]);
         } else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             command = "help";
         } else if (argv[i][0] == '-') {
@@ -63,13 +74,17 @@ int main(int argc, char **argv)
         fputs(usage, stderr);
         return CLI_USAGE;
     }
-    if (what != NULL && strcmp(command, "ls") != 0)
+    if (what != NULL && strcmp(command, "ls") != 0 && strcmp(command, "ping") != 0)
         return usage_error("one argument too many:", what);
 
     if (strcmp(command, "status") == 0)
         res = cli_status(&cli);
     else if (strcmp(command, "ls") == 0)
         res = cli_ls(&cli, what != NULL ? what : "segments");
+    else if (strcmp(command, "ping") == 0 && what == NULL)
+        return usage_error("an address HOST:PORT must follow", "ping");
+    else if (strcmp(command, "ping") == 0)
+        res = cli_ping(&cli, what, (unsigned)count);
     else if (strcmp(command, "version") == 0)
         res = cli_version(&cli);
     else if (strcmp(command, "help") == 0)

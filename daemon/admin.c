@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "agent.h"
+#include "cluster.h"
 #include "counters.h"
 #include "log.h"
 
@@ -68,6 +68,46 @@ static void gauge(struct text *t, const char *name, const char *help, uint64_t v
         (unsigned long long)v);
 }
 
+/* One line a rail and kind; the peers' addresses are numeric or host names, harmless in labels. */
+static void rails(struct mcd_agent *a, struct text *t)
+{
+    uint64_t connected = 0, up = 0;
+
+    if (a->cluster == NULL)
+        return;
+    add(t, "# HELP mcshm_rail_bytes_total Bytes carried by a rail\n"
+           "# TYPE mcshm_rail_bytes_total counter\n"
+           "# HELP mcshm_rail_state 0 down, 1 probation, 2 up, 3 suspect\n"
+           "# TYPE mcshm_rail_state gauge\n"
+           "# HELP mcshm_rail_rate_bytes Bytes a second, measured while busy\n"
+           "# TYPE mcshm_rail_rate_bytes gauge\n");
+    for (const struct mcd_peer *p = a->cluster->peers; p != NULL; p = p->next) {
+        connected += p->state == MCD_PEER_UP;
+        for (unsigned i = 0; p->ways != NULL && i < a->nengines; i++) {
+            struct mcd_route_report r;
+
+            if (mcd_way_route(p, i) == NULL)
+                continue;
+            mcd_route_get_report(mcd_way_route(p, i), &r);
+            for (unsigned k = 0; k < r.rails; k++) {
+                char labels[MCD_ADDRESS_TEXT_MAX + 200];
+
+                up += r.rail[k].state == MCD_RAIL_UP;
+                snprintf(labels, sizeof(labels),
+                         "peer=\"%s\",local=\"%s\",remote=\"%s\",engine=\"%u\"", p->address,
+                         r.rail[k].local, r.rail[k].peer, i);
+                add(t,
+                    "mcshm_rail_bytes_total{%s} %llu\nmcshm_rail_state{%s} %u\n"
+                    "mcshm_rail_rate_bytes{%s} %.0f\n",
+                    labels, (unsigned long long)r.rail[k].bytes, labels, (unsigned)r.rail[k].state,
+                    labels, r.rail[k].rate);
+            }
+        }
+    }
+    gauge(t, "peers_connected", "Agents that this one is connected with", connected);
+    gauge(t, "rails_up", "Rails in state up", up);
+}
+
 static void metrics(struct mcd_agent *a, struct text *t)
 {
     struct mcd_totals totals;
@@ -82,7 +122,7 @@ static void metrics(struct mcd_agent *a, struct text *t)
     }
     add(t, "# HELP mcshm_task_errors_total Tasks that ended with this cause\n"
            "# TYPE mcshm_task_errors_total counter\n");
-    for (uint32_t e = 1; e <= MCS_INTERNAL; e++) {
+    for (uint32_t e = 1; e < MCS_STATUS_COUNT; e++) {
         uint64_t n = 0;
 
         for (unsigned i = 0; i < a->nengines; i++)
@@ -93,10 +133,11 @@ static void metrics(struct mcd_agent *a, struct text *t)
     }
     add(t, "# HELP mcshm_refusals_total Control requests refused with this status\n"
            "# TYPE mcshm_refusals_total counter\n");
-    for (uint32_t e = 1; e <= MCS_INTERNAL; e++)
+    for (uint32_t e = 1; e < MCS_STATUS_COUNT; e++)
         if (a->refusals[e] != 0)
             add(t, "mcshm_refusals_total{status=\"%s\"} %llu\n", mcd_status_word(e),
                 (unsigned long long)a->refusals[e]);
+    rails(a, t);
     gauge(t, "sessions", "Sessions", a->nsessions);
     gauge(t, "engines", "Engines", a->nengines);
     gauge(t, "pool_size_bytes", "Most memory that clients may have", a->config.pool_size);

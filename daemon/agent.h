@@ -7,9 +7,15 @@
 #include "engine.h"
 #include "extent.h"
 #include "session.h"
+#include "watch.h"
 #include "worker.h"
 
+struct epoll_event;
 struct mcd_admin;
+struct mcd_cluster;
+struct mcd_mooncake;
+
+#define MCD_RESOLVERS 4u
 
 struct mcd_agent {
     struct mcd_config config;
@@ -25,7 +31,15 @@ struct mcd_agent {
     struct mcd_pool pool;
     struct mcd_worker *worker;
     struct mcd_admin *admin;
+    bool network;                  /* engines have transports that reach beyond this host */
+    struct mcd_cluster *cluster;   /* other agents; NULL: [peer] listen = off */
+    struct mcd_mooncake *mooncake; /* stock Mooncake processes; NULL: [mooncake] listen = off */
+    struct mcd_worker *resolvers[MCD_RESOLVERS]; /* they ask name servers */
+    unsigned next_resolver;
 
+    struct epoll_event *events; /* of the loop's present round */
+    int nevents;
+    struct mcd_alarm *alarms; /* by time */
     int epoll_fd, listen_fd, lock_fd, event_fd, signal_fd;
     bool stopping;
     bool bound;      /* the socket's file is there */
@@ -41,7 +55,7 @@ struct mcd_agent {
 
     /* counters of the control thread */
     uint64_t accepted, refused, ended, protocol_errors, version_errors, fault_ends, requests;
-    uint64_t refusals[MCS_INTERNAL + 1]; /* control requests refused, by status */
+    uint64_t refusals[MCS_STATUS_COUNT]; /* control requests refused, by status */
     uint64_t revoke_timeouts;
     /* of queues that are gone */
     uint64_t caller_tasks, caller_bytes, staged_tasks, staged_bytes;
@@ -60,7 +74,9 @@ enum mcd_source {
     MCD_SOURCE_EVENT,
     MCD_SOURCE_SIGNAL,
     MCD_SOURCE_ADMIN,
-    MCD_SOURCE_SESSION
+    MCD_SOURCE_SESSION,
+    MCD_SOURCE_WATCH,
+    MCD_SOURCE_NONE /* was removed while the loop had an event of it */
 };
 int mcd_control_watch(struct mcd_agent *a, int fd, enum mcd_source source, void *object);
 void mcd_control_unwatch(struct mcd_agent *a, int fd);

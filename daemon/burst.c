@@ -38,10 +38,10 @@ static uint64_t age_of(const struct mcd_engine *g, const struct mcs_desc *d)
 /* May this task run before everything that is parked? */
 static bool may_run_now(const struct mcd_queue *q, const struct mcs_desc *d)
 {
+    if ((d->flags & MCS_DESC_FENCE) != 0 && q->age_head != MCD_NO_TASK)
+        return false;
     if (q->parked == 0)
         return true;
-    if ((d->flags & MCS_DESC_FENCE) != 0)
-        return false;
     for (unsigned c = 0; c <= d->priority; c++)
         if (q->list_head[c] != MCD_NO_TASK)
             return false;
@@ -188,6 +188,11 @@ static bool accept(struct mcd_engine *g, struct mcd_queue *q, struct mcs_desc *d
         return true;
     }
     error = mcd_resolve(q, d, d->local_offset, d->remote_addr, d->length, &f->found, slice);
+    if (error == MCD_ELSEWHERE) {
+        run_now(g, q, f);
+        mcd_task_park(g, q, d, f->age, deadline);
+        return true;
+    }
     if (error != MCS_OK) {
         mcd_task_refuse(g, q, d, f->stamp_ns, MCS_STATE_INVALID, error);
         return true;

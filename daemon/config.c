@@ -77,6 +77,94 @@ static const struct key keys[] = {
      "largest copy that a client which maps both sides makes in its own thread; 0: none", true},
     {"local", "stream_min", SIZE, K(stream_min), "64K", 0, TiB(1), NULL, "bytes",
      "tasks from this size on are copied past the cache where their target is not in it", false},
+    {"peer", "listen", TEXT, K(peer_listen), "off", 1, 255, NULL, "address:port",
+     "where other agents connect, for control and data; off: this host alone", false},
+    {"peer", "advertise", TEXT, K(peer_advertise), "auto", 1, 255, NULL, "address:port",
+     "what others are told to connect to; auto: listen, or with a wildcard the first address of "
+     "this "
+     "host that others can reach",
+     false},
+    {"peer", "auth", CHOICE, K(peer_auth), "none", 0, 0, "none|psk|tls", "word",
+     "how agents prove who they are; none is refused beyond loopback unless allow_insecure = yes",
+     false},
+    {"peer", "psk_file", TEXT, K(psk_file), "", 0, 255, NULL, "path",
+     "the key that all agents share with auth = psk: 16 to 4096 bytes, not readable by others",
+     false},
+    {"peer", "tls_cert", TEXT, K(tls_cert), "", 0, 255, NULL, "path",
+     "this agent's certificate chain for auth = tls, PEM", false},
+    {"peer", "tls_key", TEXT, K(tls_key), "", 0, 255, NULL, "path", "its private key, PEM", false},
+    {"peer", "tls_ca", TEXT, K(tls_ca), "", 0, 255, NULL, "path",
+     "whose certificates other agents must have, PEM", false},
+    {"peer", "allow_insecure", CHOICE, K(allow_insecure), "no", 0, 0, "no|yes", "word",
+     "accept auth = none beyond loopback: whoever reaches the port reads and writes published "
+     "memory",
+     false},
+    {"peer", "require_encryption", CHOICE, K(require_encryption), "no", 0, 0, "no|yes", "word",
+     "refuse rails that carry data in plain text", false},
+    {"peer", "connect_ms", NUMBER, K(connect_ms), "1000", 10, 60000, NULL, "milliseconds",
+     "limit of one attempt to connect; a peer that cannot be reached is tried once in such a time",
+     true},
+    {"peer", "ping_ms", NUMBER, K(ping_ms), "2000", 10, 60000, NULL, "milliseconds",
+     "silence on a control connection after which the peer is asked whether it lives", true},
+    {"peer", "dead_ms", NUMBER, K(dead_ms), "10000", 100, 600000, NULL, "milliseconds",
+     "silence after which a control connection is given up", true},
+    {"peer", "down_ms", NUMBER, K(down_ms), "2000", 0, 600000, NULL, "milliseconds",
+     "how long tasks wait for a peer without any rail before they end with PEER_UNREACHABLE", true},
+    {"peer", "open_ms", NUMBER, K(open_ms), "5000", 10, 600000, NULL, "milliseconds",
+     "limit for opening a segment of another host: metadata, connection and answer together", true},
+    {"peer", "max", NUMBER, K(peers_max), "1024", 1, 16384, NULL, "peers",
+     "most agents that this one is connected with", true},
+    {"meta", "backend", CHOICE, K(meta_backend), "memory", 0, 0, "memory|p2p|etcd|http", "word",
+     "where segment names are published: in this agent alone, nowhere (names are HOST:PORT/NAME), "
+     "in "
+     "etcd, or in a metadata server of Mooncake's kind",
+     false},
+    {"meta", "endpoints", TEXT, K(meta_endpoints), "http://127.0.0.1:2379", 1, 255, NULL, "URLs",
+     "etcd: its members, parted by commas; http: the server with its path", false},
+    {"meta", "prefix", TEXT, K(meta_prefix), "mcshm", 1, 64, NULL, "text",
+     "what keys begin with: one a cluster", false},
+    {"meta", "ttl_s", NUMBER, K(meta_ttl_s), "10", 2, 3600, NULL, "seconds",
+     "lease of what this agent registers: how long names of a dead host stay taken", false},
+    {"meta", "timeout_ms", NUMBER, K(meta_timeout_ms), "3000", 10, 60000, NULL, "milliseconds",
+     "limit of one metadata request, retries included", false},
+    {"meta", "user", TEXT, K(meta_user), "", 0, 255, NULL, "name", "etcd user; empty: none", false},
+    {"meta", "password_file", TEXT, K(meta_password_file), "", 0, 255, NULL, "path",
+     "file with the user's password", false},
+    {"meta", "ca", TEXT, K(meta_ca), "", 0, 255, NULL, "path",
+     "whose certificates the service must have, PEM; empty: the system's", false},
+    {"meta", "cert", TEXT, K(meta_cert), "", 0, 255, NULL, "path", "client certificate, PEM",
+     false},
+    {"meta", "key", TEXT, K(meta_key), "", 0, 255, NULL, "path", "its private key, PEM", false},
+    {"tcp", "rails", TEXT, K(tcp_rails), "auto", 1, 255, NULL, "list",
+     "local addresses or interfaces that carry data, parted by commas; auto: the listening "
+     "address, or "
+     "with a wildcard all that are up",
+     false},
+    {"tcp", "connections", NUMBER, K(tcp_connections), "1", 1, 16, NULL, "connections",
+     "of each engine and rail", false},
+    {"tcp", "slice", SIZE, K(tcp_slice), "1M", KiB(64), MiB(16), NULL, "bytes",
+     "most bytes of a task that one request carries", false},
+    {"tcp", "window", SIZE, K(tcp_window), "8M", KiB(256), GiB(1), NULL, "bytes",
+     "most bytes under way on one rail of one engine", false},
+    {"tcp", "checksum", CHOICE, K(tcp_checksum), "on", 0, 0, "on|off", "word",
+     "CRC32C of every slice, checked where it arrives", false},
+    {"tcp", "zero_copy_min", SIZE, K(zero_copy_min), "256K", 0, GiB(1), NULL, "bytes",
+     "sends from this size on leave the copy to the network card where the kernel can; 0: never",
+     false},
+    {"mooncake", "listen", TEXT, K(mooncake_listen), "off", 1, 255, NULL, "address:port",
+     "where stock Mooncake processes shake hands with this agent; they are not asked who they are "
+     "and "
+     "reach all public segments; port 0: a free one",
+     false},
+    {"mooncake", "advertise", TEXT, K(mooncake_advertise), "auto", 1, 255, NULL, "host:port",
+     "this agent's name for them; auto: the listening address", false},
+    {"mooncake", "metadata", TEXT, K(mooncake_metadata), "P2PHANDSHAKE", 1, 255, NULL, "text",
+     "what they were started with: P2PHANDSHAKE, http://host:port/metadata or etcd://host:port",
+     false},
+    {"mooncake", "cluster", TEXT, K(mooncake_cluster), "", 0, 64, NULL, "text",
+     "their MC_METADATA_CLUSTER_ID", false},
+    {"mooncake", "connections", NUMBER, K(mooncake_connections), "4", 1, 64, NULL, "connections",
+     "of each engine to one of them: its protocol has one request a connection", false},
     {"task", "deadline_ms", NUMBER, K(deadline_ms), "30000", 1, 4000000, NULL, "milliseconds",
      "deadline of a task that names none", true},
     {"admin", "listen", TEXT, K(listen), "127.0.0.1:9419", 1, 255, NULL, "address:port",
@@ -348,6 +436,27 @@ int mcd_config_check(const struct mcd_config *c, char *error, size_t error_size)
     if (c->queue_args_size % MCS_LINE != 0) {
         snprintf(error, error_size, "[queue] args_size = %llu: want a multiple of %u",
                  (unsigned long long)c->queue_args_size, MCS_LINE);
+        return -EINVAL;
+    }
+    if (strcmp(c->peer_listen, "off") == 0 && c->meta_backend != 0) {
+        snprintf(
+            error, error_size,
+            "[meta] backend is set, but [peer] listen = off: nobody could reach what is published; "
+            "set it to the address:port that other agents connect to");
+        return -EINVAL;
+    }
+    if (c->peer_auth == 1 && c->psk_file[0] == '\0') {
+        snprintf(error, error_size, "[peer] auth = psk needs psk_file, a file with the shared key");
+        return -EINVAL;
+    }
+    if (c->peer_auth == 2 &&
+        (c->tls_cert[0] == '\0' || c->tls_key[0] == '\0' || c->tls_ca[0] == '\0')) {
+        snprintf(error, error_size, "[peer] auth = tls needs tls_cert, tls_key and tls_ca");
+        return -EINVAL;
+    }
+    if (c->dead_ms <= c->ping_ms) {
+        snprintf(error, error_size, "[peer] dead_ms = %llu: want more than ping_ms = %llu",
+                 (unsigned long long)c->dead_ms, (unsigned long long)c->ping_ms);
         return -EINVAL;
     }
     if (c->extent_size > c->pool_size) {

@@ -39,6 +39,24 @@ struct mcd_config {
     uint64_t inbox_size;
     uint64_t caller_max;
     uint64_t stream_min;
+    char peer_listen[MCD_TEXT_MAX], peer_advertise[MCD_TEXT_MAX];
+    uint64_t peer_auth; /* enum mcd_wire_method */
+    char psk_file[MCD_TEXT_MAX], tls_cert[MCD_TEXT_MAX], tls_key[MCD_TEXT_MAX];
+    char tls_ca[MCD_TEXT_MAX];
+    uint64_t allow_insecure, require_encryption; /* 0 no, 1 yes */
+    uint64_t connect_ms, ping_ms, dead_ms, down_ms, open_ms, peers_max;
+    uint64_t meta_backend; /* enum mcm_backend */
+    char meta_endpoints[MCD_TEXT_MAX], meta_prefix[MCD_TEXT_MAX];
+    uint64_t meta_ttl_s, meta_timeout_ms;
+    char meta_user[MCD_TEXT_MAX], meta_password_file[MCD_TEXT_MAX];
+    char meta_ca[MCD_TEXT_MAX], meta_cert[MCD_TEXT_MAX], meta_key[MCD_TEXT_MAX];
+    char tcp_rails[MCD_TEXT_MAX];
+    uint64_t tcp_connections, tcp_slice, tcp_window; /* bytes */
+    uint64_t tcp_checksum;                           /* 0 on, 1 off */
+    uint64_t zero_copy_min;                          /* bytes; 0 never */
+    char mooncake_listen[MCD_TEXT_MAX], mooncake_advertise[MCD_TEXT_MAX];
+    char mooncake_metadata[MCD_TEXT_MAX], mooncake_cluster[MCD_TEXT_MAX];
+    uint64_t mooncake_connections;
     uint64_t deadline_ms;
     char listen[MCD_TEXT_MAX];
     uint64_t admin_mode; /* enum mcd_admin_mode */

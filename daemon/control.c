@@ -18,9 +18,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent.h"
+#include "cluster.h"
 #include "fault.h"
 #include "log.h"
+#include "mooncake.h"
 #include "shm/region.h"
 
 #define BACKLOG 256
@@ -213,7 +214,8 @@ int mcd_control_init(struct mcd_agent *a, char *error, size_t error_size)
         if (res != 0)
             mcd_warning("%s; going on without /metrics ([admin] mode = best-effort)", error);
     }
-    return open_socket(a, error, error_size);
+    res = mcd_cluster_create(a, error, error_size);
+    return res != 0 ? res : open_socket(a, error, error_size);
 }
 
 /* ---- the loop -------------------------------------------------------------------- */
@@ -298,6 +300,9 @@ static void dispatch(struct mcd_agent *a, const struct epoll_event *ev)
     case MCD_SOURCE_EVENT:
         drain(a->event_fd);
         mcd_worker_reap(a->worker, a);
+        mcd_resolvers_reap(a);
+        mcd_cluster_poll(a);
+        mcd_mooncake_poll(a->mooncake);
         a->look = true;
         break;
     case MCD_SOURCE_SIGNAL:
@@ -305,6 +310,14 @@ static void dispatch(struct mcd_agent *a, const struct epoll_event *ev)
         break;
     case MCD_SOURCE_ADMIN:
         mcd_admin_run(a->admin);
+        break;
+    case MCD_SOURCE_WATCH: {
+        struct mcd_watch *w = (struct mcd_watch *)(uintptr_t)(ev->data.u64 & ~UINT64_C(15));
+
+        w->ready(w, ev->events);
+        break;
+    }
+    case MCD_SOURCE_NONE:
         break;
     case MCD_SOURCE_SESSION:
         if (s->ending)
@@ -344,14 +357,15 @@ static void look_around(struct mcd_agent *a)
 void mcd_control_run(struct mcd_agent *a)
 {
     struct epoll_event events[64];
-    uint64_t deadline = 0, last_look = mcd_now_ns();
+    uint64_t deadline = 0, last_look = mcd_now_ns(), next;
     int timeout = LOOK_MS;
 
+    a->events = events;
     while (!a->stopping || (a->sessions != NULL && mcd_now_ns() < deadline)) {
-        int n = epoll_wait(a->epoll_fd, events, 64, timeout);
-
-        for (int i = 0; i < n; i++)
+        a->nevents = epoll_wait(a->epoll_fd, events, 64, timeout);
+        for (int i = 0; i < a->nevents; i++)
             dispatch(a, &events[i]);
+        a->nevents = 0;
         if (mcd_now_ns() - last_look > LOOK_MS * UINT64_C(1000000)) {
             last_look = mcd_now_ns();
             look_around(a);
@@ -365,13 +379,23 @@ void mcd_control_run(struct mcd_agent *a)
                 mcd_session_end(s, NULL);
         }
         timeout = poll_sessions(a);
+        next = mcd_alarms_run(a, mcd_now_ns());
+        if (next / 1000000 < (uint64_t)timeout)
+            timeout = (int)(next / 1000000) + 1;
     }
     if (a->sessions != NULL)
         mcd_warning("%u sessions did not end in time; leaving them to the kernel", a->nsessions);
+    /* while engines run: they let go of what peers had */
+    mcd_mooncake_destroy(a->mooncake);
+    a->mooncake = NULL;
+    mcd_cluster_destroy(a);
 }
 
 void mcd_control_fini(struct mcd_agent *a)
 {
+    mcd_mooncake_destroy(a->mooncake);
+    mcd_cluster_destroy(a); /* the start has failed */
+    mcd_resolvers_destroy(a);
     if (a->admin != NULL)
         mcd_admin_destroy(a->admin);
     if (a->worker != NULL)

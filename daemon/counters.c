@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "counters.h"
 
+#include "cluster.h"
+#include "net.h"
+
 #include <string.h>
 
 #define C(field, text)                                                                             \
@@ -37,8 +40,101 @@ const struct mcd_counter mcd_counter_list[] = {
     C(revoke_timeouts, "Revocations that met a caller's copy which did not end"),
     C(page_fallbacks, "Extents made of ordinary pages for want of hugepages"),
     C(memory_refused, "Requests for memory refused"),
+    C(peer_connects, "Attempts to connect to other agents"),
+    C(peer_connects_failed, "Of them, those that failed"),
+    C(peer_auth_failures, "Agents turned away because they could not prove who they are"),
+    C(peer_version_refused, "Agents turned away for their protocol version"),
+    C(peer_malformed, "Malformed greetings, frames and messages of other agents"),
+    C(peer_greeting_timeouts, "Connections that did not greet in time"),
+    C(peer_overflows, "Control connections given up because the other side did not read"),
+    C(guests_accepted, "Connections accepted on the peer port"),
+    C(guests_refused, "Connections refused on the peer port for a limit"),
+    C(data_accepted, "Data connections of other agents accepted"),
+    C(data_refused, "Data connections refused: no good token"),
+    C(opens, "Segments of this host that other agents asked for"),
+    C(opens_refused, "Of them, those refused"),
+    C(remote_opens, "Segments of other hosts that clients asked for"),
+    C(remote_opens_failed, "Of them, those that could not be opened"),
+    C(slices_moved_over, "Slices that went on to another rail"),
+    C(meta_requests, "Requests to the metadata service"),
+    C(meta_failures, "Of them, those that failed"),
+    C(meta_leases_lost, "Metadata leases lost"),
+    C(tcp_sent_bytes, "Payload bytes sent on data connections"),
+    C(tcp_received_bytes, "Payload bytes received on data connections"),
+    C(tcp_served, "Requests of other agents served"),
+    C(rejected_remote_ops, "Requests of other agents refused: range, access, stale, revoked"),
+    C(tcp_protocol_errors, "Data connections closed for a protocol error"),
+    C(tcp_checksum_errors, "Slices that arrived damaged"),
+    C(tcp_dropped, "Parts of requests dropped because they were revoked or ended"),
+    C(tcp_filler_bytes, "Bytes sent in the place of what was canceled"),
+    C(tcp_zero_copy, "Sends without a copy"),
+    C(tcp_zero_copy_copied, "Sends that the kernel copied after all"),
+    C(tcp_kills, "Data connections ended at their peer's request"),
+    C(tcp_lost, "Data connections lost"),
 };
 const size_t mcd_counter_count = sizeof(mcd_counter_list) / sizeof(mcd_counter_list[0]);
+
+static void net_totals(const struct mcd_agent *a, struct mcd_totals *t)
+{
+    for (unsigned i = 0; i < a->nengines; i++) {
+        const struct mcd_net *n = a->engines[i]->net;
+        struct mct *tcp = n == NULL ? NULL : mcd_net_find(n, &mct_tcp_ops);
+        const struct mct_stats *s = tcp == NULL ? NULL : mct_tcp_ops.stats(tcp);
+
+        if (s == NULL)
+            continue;
+        t->tcp_sent_bytes += mcs_load_relaxed(&s->sent_bytes);
+        t->tcp_received_bytes += mcs_load_relaxed(&s->received_bytes);
+        t->tcp_served += mcs_load_relaxed(&s->served);
+        t->rejected_remote_ops += mcs_load_relaxed(&s->refused);
+        t->tcp_protocol_errors += mcs_load_relaxed(&s->protocol_errors);
+        t->tcp_checksum_errors += mcs_load_relaxed(&s->checksum_errors);
+        t->tcp_dropped += mcs_load_relaxed(&s->dropped);
+        t->tcp_filler_bytes += mcs_load_relaxed(&s->filler_bytes);
+        t->tcp_zero_copy += mcs_load_relaxed(&s->zero_copy);
+        t->tcp_zero_copy_copied += mcs_load_relaxed(&s->zero_copy_copied);
+        t->tcp_kills += mcs_load_relaxed(&s->kills);
+        t->tcp_lost += mcs_load_relaxed(&s->lost);
+    }
+}
+
+static void cluster_totals(struct mcd_agent *a, struct mcd_totals *t)
+{
+    const struct mcd_cluster *c = a->cluster;
+    struct mcm_state m;
+
+    if (c == NULL)
+        return;
+    mcm_get_state(c->meta, &m);
+    t->peer_connects = c->counters.connects;
+    t->peer_connects_failed = c->counters.connects_failed;
+    t->peer_auth_failures = c->wire_stats.auth_failures;
+    t->peer_version_refused = c->wire_stats.version_refused;
+    t->peer_malformed = c->wire_stats.malformed;
+    t->peer_greeting_timeouts = c->wire_stats.greeting_timeouts;
+    t->peer_overflows = c->wire_stats.overflows;
+    t->guests_accepted = c->counters.guests_accepted;
+    t->guests_refused = c->counters.guests_refused;
+    t->data_accepted = c->counters.data_accepted;
+    t->data_refused = c->counters.data_refused;
+    t->opens = c->counters.opens;
+    t->opens_refused = c->counters.opens_refused;
+    t->remote_opens = c->counters.remote_opens;
+    t->remote_opens_failed = c->counters.remote_opens_failed;
+    t->meta_requests = m.requests;
+    t->meta_failures = m.failures;
+    t->meta_leases_lost = m.leases_lost;
+    t->slices_moved_over = c->moved_over;
+    for (const struct mcd_peer *p = c->peers; p != NULL; p = p->next)
+        for (unsigned i = 0; p->ways != NULL && i < a->nengines; i++) {
+            struct mcd_route_report r;
+
+            if (mcd_way_route(p, i) == NULL)
+                continue;
+            mcd_route_get_report(mcd_way_route(p, i), &r);
+            t->slices_moved_over += r.moved_over;
+        }
+}
 
 void mcd_totals(struct mcd_agent *a, struct mcd_totals *t)
 {
@@ -58,7 +154,7 @@ void mcd_totals(struct mcd_agent *a, struct mcd_totals *t)
         .page_fallbacks = a->pool.fallbacks,
         .memory_refused = a->pool.refused,
     };
-    for (size_t i = 1; i <= MCS_INTERNAL; i++)
+    for (size_t i = 1; i < MCS_STATUS_COUNT; i++)
         t->requests_refused += a->refusals[i];
     for (unsigned i = 0; i < a->nengines; i++) {
         const struct mcd_counters *c = &a->engines[i]->counters;
@@ -77,6 +173,8 @@ void mcd_totals(struct mcd_agent *a, struct mcd_totals *t)
         t->memory_faults += mcs_load_relaxed(&c->faults);
         t->engine_sleeps += mcs_load_relaxed(&c->sleeps);
     }
+    net_totals(a, t);
+    cluster_totals(a, t);
     for (const struct mcd_session *s = a->sessions; s != NULL; s = s->next) {
         for (const struct mcd_queue *q = s->queues; q != NULL; q = q->next) {
             t->caller_tasks += mcs_load_relaxed(&q->shm.doorbell->caller_tasks);

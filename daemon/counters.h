@@ -13,6 +13,14 @@ struct mcd_totals {
     uint64_t sessions_accepted, sessions_refused, sessions_ended, sessions_thrown_out;
     uint64_t requests, requests_refused, protocol_errors, version_errors, revoke_timeouts;
     uint64_t page_fallbacks, memory_refused;
+    uint64_t peer_connects, peer_connects_failed, peer_auth_failures, peer_version_refused;
+    uint64_t peer_malformed, peer_greeting_timeouts, peer_overflows, guests_accepted,
+        guests_refused;
+    uint64_t data_accepted, data_refused, opens, opens_refused, remote_opens, remote_opens_failed;
+    uint64_t slices_moved_over, meta_requests, meta_failures, meta_leases_lost;
+    uint64_t tcp_sent_bytes, tcp_received_bytes, tcp_served, rejected_remote_ops;
+    uint64_t tcp_protocol_errors, tcp_checksum_errors, tcp_dropped, tcp_filler_bytes;
+    uint64_t tcp_zero_copy, tcp_zero_copy_copied, tcp_kills, tcp_lost;
 };
 
 struct mcd_counter {

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <linux/membarrier.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -11,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "log.h"
+#include "net.h"
 
 #define COMMAND_RING 16384u
 #define COLD_BYTES 8192u /* bytes moved that are worth one more look at a cold queue, or a clock */
@@ -19,32 +18,13 @@
 #define COLD_EVERY 4u    /* turns between looks at one cold queue */
 #define CLOCK_EVERY 8u   /* short turns between looks at the clock; a burst looks as well */
 #define COMMANDS_EVERY 64u /* turns between looks at the command ring */
+#define COMMANDS_US 500u   /* and at most so long, where turns are long */
 #define COOL_US 1000u      /* a queue without work for so long is cold */
 #define BLOCKED_MS 1       /* sleep while all that is left waits for receivers */
 
-static void transport_log(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static void transport_log(int level, const char *format, ...)
-{
-    char text[512];
-    va_list ap;
-
-    va_start(ap, format);
-    vsnprintf(text, sizeof(text), format, ap);
-    va_end(ap);
-    mcd_log(level, "%s", text);
-}
-
-static const char *transport_option(const char *key)
-{
-    (void)key;
-    return NULL;
-}
-
 int mcd_engine_create(const struct mcd_engine_options *o, struct mcd_engine **out)
 {
-    static const struct mct_env env = {
-        .log = transport_log, .option = transport_option, .engines = MCD_ENGINES_MAX};
+    const struct mct_env env = {.tick_hz = o->tick_hz};
     struct epoll_event ev = {.events = EPOLLIN | EPOLLET};
     struct mcd_engine *g;
     ssize_t ring_size;
@@ -60,6 +40,7 @@ int mcd_engine_create(const struct mcd_engine_options *o, struct mcd_engine **ou
     g->ticks_per_us = o->tick_hz / 1000000;
     g->spin_ticks = o->spin_us * g->ticks_per_us;
     g->cool_ticks = COOL_US * g->ticks_per_us;
+    g->commands_ticks = COMMANDS_US * g->ticks_per_us;
     g->ns_mult = (uint64_t)(((unsigned __int128)1000000000u << 32) / o->tick_hz);
     ring_size = rte_ring_get_memsize_elem(sizeof(void *), COMMAND_RING);
     g->commands = aligned_alloc(128, ((size_t)ring_size + 127) & ~(size_t)127);
@@ -74,11 +55,19 @@ int mcd_engine_create(const struct mcd_engine_options *o, struct mcd_engine **ou
         res = -errno;
         goto error;
     }
+    g->wheel = malloc(sizeof(*g->wheel));
+    if (g->wheel == NULL)
+        goto error;
+    g->now = g->commands_at = mcs_ticks();
+    mcd_wheel_init(g->wheel, o->tick_hz, g->now);
     g->local_ops = &mct_local_ops;
     res = g->local_ops->init(&env, &g->local_transport);
     if (res != 0)
         goto error;
-    res = g->local_ops->connect(g->local_transport, NULL, o->id, &g->local);
+    res = g->local_ops->connect(g->local_transport, NULL, &g->local);
+    if (res != 0)
+        goto error;
+    res = mcd_net_create(g);
     if (res != 0)
         goto error;
     *out = g;
@@ -96,6 +85,7 @@ void mcd_engine_destroy(struct mcd_engine *g)
     /* Whoever ran the loop has joined its thread; this says so to those who cannot see the join,
      * which is inside DPDK. Partner: mcd_engine_run(). */
     (void)mcs_load_acquire(&g->ended);
+    mcd_net_destroy(g);
     if (g->local != NULL)
         g->local_ops->disconnect(g->local);
     if (g->local_transport != NULL)
@@ -104,6 +94,7 @@ void mcd_engine_destroy(struct mcd_engine *g)
         close(g->epoll_fd);
     if (g->event_fd >= 0)
         close(g->event_fd);
+    free(g->wheel);
     free(g->commands);
     free(g->hot);
     free(g->cold);
@@ -122,7 +113,7 @@ int mcd_queue_init(struct mcd_queue *q)
     }
     for (unsigned c = 0; c < MCD_LISTS; c++)
         q->list_head[c] = q->list_tail[c] = MCD_NO_TASK;
-    q->age_head = q->age_tail = q->look = q->resume = MCD_NO_TASK;
+    q->age_head = q->age_tail = q->resume = MCD_NO_TASK;
     return 0;
 }
 
@@ -131,6 +122,8 @@ void mcd_queue_fini(struct mcd_queue *q)
     free(q->tasks);
     free(q->batches);
     free(q->active);
+    free(q->lanes);
+    q->lanes = NULL;
     q->active = NULL;
     q->tasks = NULL;
     q->batches = NULL;
@@ -154,6 +147,13 @@ void mcd_engine_command(struct mcd_engine *g, struct mcd_command *command)
         mcs_pause();
     }
     ring_event(g->event_fd);
+}
+
+void mcd_engine_call(struct mcd_engine *g, struct mcd_command *c,
+                     bool (*call)(struct mcd_engine *, struct mcd_command *), void *context)
+{
+    *c = (struct mcd_command){.kind = MCD_COMMAND_CALL, .call = call, .context = context};
+    mcd_engine_command(g, c);
 }
 
 int mcd_engine_watch(struct mcd_engine *g, int event_fd)
@@ -217,10 +217,62 @@ static bool make_room(struct mcd_engine *g)
     return true;
 }
 
-static void tell_control(struct mcd_engine *g)
+void mcd_engine_tell_control(struct mcd_engine *g)
 {
     if (g->o.control_fd >= 0)
         ring_event(g->o.control_fd);
+}
+
+/* True when the command is over. */
+static bool run_command(struct mcd_engine *g, struct mcd_command *command)
+{
+    struct mcd_queue *q = command->queue;
+
+    switch (command->kind) {
+    case MCD_COMMAND_ADD:
+        if (make_room(g)) {
+            put_cold(g, q);
+        } else {
+            q->broken = true;
+            mcs_store_release(&q->error, (uint32_t)MCS_NO_MEMORY);
+        }
+        return true;
+    case MCD_COMMAND_REMOVE:
+        if (!q->broken)
+            take_out(g, q);
+        q->broken = true; /* in neither array any more */
+        return mcd_queue_cancel_all(g, q);
+    default:
+        mcd_net_enable(g);
+        return command->call(g, command);
+    }
+}
+
+static void finish_command(struct mcd_engine *g, struct mcd_command *command)
+{
+    /* partner: the control thread's acquire before it reuses queue and command */
+    mcs_store_release(&command->done, 1u);
+    mcd_engine_tell_control(g);
+}
+
+/* Those that are not over yet, each turn. */
+static bool run_calls(struct mcd_engine *g)
+{
+    struct mcd_command **link = &g->calls;
+    bool any = false;
+
+    while (*link != NULL) {
+        struct mcd_command *command = *link;
+
+        if (!run_command(g, command)) {
+            link = &command->next;
+            continue;
+        }
+        *link = command->next;
+        finish_command(g, command);
+        any = true;
+    }
+    return any;
 }
 
 static bool run_commands(struct mcd_engine *g)
@@ -228,26 +280,17 @@ static bool run_commands(struct mcd_engine *g)
     bool any = false;
     void *p;
 
+    g->commands_at = g->now;
     while (rte_ring_sc_dequeue(g->commands, &p) == 0) {
         struct mcd_command *command = p;
-        struct mcd_queue *q = command->queue;
 
         any = true;
-        if (command->kind == MCD_COMMAND_ADD) {
-            if (make_room(g)) {
-                put_cold(g, q);
-            } else {
-                q->broken = true;
-                mcs_store_release(&q->error, (uint32_t)MCS_NO_MEMORY);
-            }
+        if (run_command(g, command)) {
+            finish_command(g, command);
         } else {
-            if (!q->broken)
-                take_out(g, q);
-            mcd_queue_cancel_all(g, q);
+            command->next = g->calls;
+            g->calls = command;
         }
-        /* partner: the control thread's acquire before it reuses queue and command */
-        mcs_store_release(&command->done, 1u);
-        tell_control(g);
     }
     return any;
 }
@@ -259,7 +302,7 @@ static void retire(struct mcd_engine *g, struct mcd_queue *q)
 {
     take_out(g, q);
     mcd_queue_cancel_all(g, q);
-    tell_control(g);
+    mcd_engine_tell_control(g);
 }
 
 static bool turn_hot(struct mcd_engine *g)
@@ -277,7 +320,8 @@ static bool turn_hot(struct mcd_engine *g)
             mcd_queue_wake(g, q);
         if (q->broken) {
             retire(g, q);
-        } else if (q->parked == 0 && q->wake_due == 0 && g->now - q->last_work > g->cool_ticks) {
+        } else if (q->parked == 0 && q->remote == 0 && q->wake_due == 0 &&
+                   g->now - q->last_work > g->cool_ticks) {
             mcs_ring_settle(&q->consumer);
             take_out(g, q);
             put_cold(g, q);
@@ -305,6 +349,18 @@ static bool turn_cold(struct mcd_engine *g)
     return true;
 }
 
+static void fire(void *context, struct mcd_timer *t)
+{
+    mcd_task_timer(context, t);
+}
+
+static bool run_timers(struct mcd_engine *g)
+{
+    mcd_net_look_at_clock(g);
+    g->now = g->net->ticks;
+    return mcd_wheel_run(g->wheel, g->now, fire, g);
+}
+
 bool mcd_engine_turn(struct mcd_engine *g)
 {
     uint64_t looks;
@@ -327,7 +383,13 @@ bool mcd_engine_turn(struct mcd_engine *g)
         looks = 1;
     for (; looks != 0; looks--)
         any |= turn_cold(g);
-    if (g->turn % COMMANDS_EVERY == 0) {
+    if (mcd_wheel_due(g->wheel, g->now))
+        any |= run_timers(g);
+    if (!mcd_net_idle(g->net))
+        any |= mcd_net_turn(g);
+    if (g->calls != NULL)
+        any |= run_calls(g);
+    if (g->turn % COMMANDS_EVERY == 0 || g->now - g->commands_at > g->commands_ticks) {
         any |= run_commands(g);
         mcs_store_relaxed(&g->counters.turns, g->turn);
     }
@@ -346,6 +408,8 @@ static void set_asleep(struct mcd_engine *g, bool asleep)
 /* The last look around before sleep; work that is parked and blocked does not count. */
 static bool anything_pending(struct mcd_engine *g)
 {
+    if (!mcd_net_may_sleep(g))
+        return true;
     for (uint32_t i = 0; i < g->nhot; i++)
         if (mcs_ring_pending(&g->hot[i]->consumer))
             return true;
@@ -363,21 +427,24 @@ static bool anything_pending(struct mcd_engine *g)
 static void sleep_until_rung(struct mcd_engine *g)
 {
     struct epoll_event events[16];
-    int timeout = -1;
+    bool blocked = g->calls != NULL;
+    int timeout;
 
     for (uint32_t i = 0; i < g->nhot; i++) {
         if (g->hot[i]->wake_due != 0)
             mcd_queue_wake(g, g->hot[i]);
-        if (g->hot[i]->parked != 0)
-            timeout = BLOCKED_MS;
+        blocked = blocked || g->hot[i]->parked != 0;
         mcs_ring_settle(&g->hot[i]->consumer);
     }
+    timeout = mcd_net_timeout(g);
+    if (blocked && (timeout < 0 || timeout > BLOCKED_MS))
+        timeout = BLOCKED_MS;
     set_asleep(g, true);
     mcs_store_relaxed(&g->asleep, 1u);
     /* orders need_wakeup before the look at the rings (partner: mcs_queue_must_wake()), and
      * asleep before any later look-up (partner: mcd_grace_begin()) */
     mcs_fence_full();
-    if (!anything_pending(g)) {
+    if (!anything_pending(g) && mcd_net_may_sleep(g)) {
         mcs_count(&g->counters.sleeps, 1);
         epoll_wait(g->epoll_fd, events, 16, timeout);
     }
@@ -414,6 +481,7 @@ void mcd_engine_run(struct mcd_engine *g)
         else if (g->nhot == 0)
             mcs_pause();
     }
+    mcd_net_close(g);
     mcs_store_release(&g->ended, 1u); /* partner: mcd_engine_destroy() */
 }
 

@@ -17,27 +17,36 @@
 #include "segment.h"
 #include "shm/queue.h"
 #include "transports/transport.h"
+#include "wheel.h"
 
 #define MCD_ENGINES_MAX 64u
-#define MCD_BURST 32u /* descriptors taken from one queue a turn */
+#define MCD_NETS_MAX 4u
+#define MCD_ROUTES_MAX 16384u /* of one engine */
+#define MCD_BURST 32u         /* descriptors taken from one queue a turn */
 #define MCD_NO_TASK UINT32_MAX
 
 struct mcd_engine;
+struct mcd_lane;
+struct mcd_net;
 struct mcd_queue;
 struct mcd_session;
+struct mcd_slice;
 
 /* Counters have one writer, the engine; others read them relaxed. */
 struct mcd_counters {
     uint64_t tasks;                    /* ended */
     uint64_t bytes;                    /* moved */
     uint64_t states[MCS_STATE_COUNT];  /* ended, by state */
-    uint64_t errors[MCS_INTERNAL + 1]; /* ended, by cause */
+    uint64_t errors[MCS_STATUS_COUNT]; /* ended, by cause */
     uint64_t notifications;            /* delivered */
     uint64_t inbox_full;               /* turns a delivery found no room */
     uint64_t futex_wakes;
     uint64_t broken; /* queues given up for a protocol error */
     uint64_t faults; /* copies that met memory taken away */
     uint64_t turns, sleeps;
+    uint64_t served_refused[MCS_STATUS_COUNT]; /* requests of peers, by cause */
+    uint64_t moved_over;                       /* slices that went on to another rail */
+    uint64_t kills;                            /* lost connections that a peer has confirmed dead */
 };
 
 struct mcd_batch {
@@ -46,16 +55,22 @@ struct mcd_batch {
     bool dirty;
 };
 
-enum mcd_command_kind { MCD_COMMAND_ADD, MCD_COMMAND_REMOVE };
+/* ADD and REMOVE a queue; CALL: a function in the engine's thread, once a turn until it returns
+ * true. REMOVE is done when nothing of the queue is under way. */
+enum mcd_command_kind { MCD_COMMAND_ADD, MCD_COMMAND_REMOVE, MCD_COMMAND_CALL };
 struct mcd_command {
     enum mcd_command_kind kind;
     struct mcd_queue *queue;
-    uint32_t done; /* engine: release; control: acquire */
+    bool (*call)(struct mcd_engine *g, struct mcd_command *c);
+    void *context;
+    uint32_t done;            /* engine: release; control: acquire */
+    struct mcd_command *next; /* the engine's, of those that are not over */
 };
 
 /* The lists of parked tasks: one a class, one of those whose notification found no room. */
 #define MCD_WAITING ((unsigned)MCS_CLASS_COUNT)
 #define MCD_LISTS (MCD_WAITING + 1)
+#define MCD_UNLISTED MCD_LISTS /* to another host, and all of it under way */
 
 enum mcd_phase { MCD_CHECK, MCD_MOVE, MCD_DELIVER };
 
@@ -63,19 +78,33 @@ enum mcd_phase { MCD_CHECK, MCD_MOVE, MCD_DELIVER };
 struct mcd_task {
     struct mcs_desc desc;
     struct mcs_args args; /* private copy of the argument block's head */
-    uint64_t deadline;    /* ticks */
-    uint64_t taken;       /* ticks: start of the turn that took it */
-    uint64_t started;     /* ticks: first byte */
-    uint64_t moved_at;    /* ticks: last byte */
-    uint64_t bytes;       /* moved */
-    uint64_t total;       /* of all pieces, known after MCD_CHECK */
-    uint64_t piece;       /* next piece */
-    uint64_t piece_done;  /* bytes of it that are done */
+    struct mcd_queue *q;
+    struct mcd_timer timer; /* at the deadline, or before it when something else is awaited */
+    uint64_t deadline;      /* ticks */
+    uint64_t taken;         /* ticks: start of the turn that took it */
+    uint64_t started;       /* ticks: first byte */
+    uint64_t moved_at;      /* ticks: last byte */
+    uint64_t bytes;         /* moved */
+    uint64_t total;         /* of all pieces, known after MCD_CHECK */
+    uint64_t piece;         /* next piece */
+    uint64_t piece_done;    /* bytes of it that are done */
     uint32_t queue_ns;
     enum mcd_phase phase;
-    uint8_t list;                  /* its class, or MCD_WAITING */
-    uint32_t list_prev, list_next; /* FIFO of that list */
+    uint8_t list;                  /* its class, or MCD_WAITING, or MCD_UNLISTED */
+    uint32_t list_prev, list_next; /* FIFO of that list: the queue's, or the lane's */
     uint32_t age_prev, age_next;   /* FIFO of the queue */
+    /* to another host */
+    struct mcd_lane *lane;    /* NULL: of this host */
+    struct mcd_slice *slices; /* cut and not through */
+    uint32_t nslices;
+    uint32_t wanted; /* of the description that it waits for */
+    uint64_t uncut;  /* bytes, in the route's sum of what waits */
+    uint16_t error;  /* when it is ending: */
+    uint8_t state;
+    bool ending, hurried; /* its slices are being called back; were */
+    bool awaits, looked;  /* a fresh description; had one */
+    bool inbox_full;      /* and tries again soon */
+    bool unsettled;       /* something of it may still land at the peer */
 };
 
 struct mcd_queue {
@@ -97,9 +126,13 @@ struct mcd_queue {
     struct mcd_batch *batches; /* by index */
     uint32_t list_head[MCD_LISTS], list_tail[MCD_LISTS];
     uint32_t age_head, age_tail;
-    uint32_t look;                         /* whose deadline is looked at next */
-    uint32_t resume;                       /* of those that wait: who is tried next */
-    uint32_t parked;                       /* tasks in the lists */
+    uint32_t resume;                /* of those that wait: who is tried next */
+    uint32_t parked;                /* tasks of this host, in the lists */
+    uint32_t remote;                /* tasks to other hosts */
+    struct mcd_lane **lanes;        /* by the route's index */
+    uint32_t nlanes;                /* room for them */
+    struct mcd_queue *touched_next; /* of those with batches to publish */
+    bool touched;
     uint32_t dirty[MCD_BURST * 2], ndirty; /* batches to publish */
     uint64_t wake_due;                     /* turn at which to look for a sleeping client; 0 none */
     uint64_t last_work;                    /* ticks */
@@ -122,6 +155,14 @@ struct mcd_engine_options {
     uint64_t deadline_us;
     bool fence_turns; /* no membarrier: a full fence each turn */
     int control_fd;   /* eventfd: written when the control thread has something to see */
+    /* other hosts */
+    const struct mct_ops *const *nets; /* transports; must live as long as the engine */
+    unsigned nnets;
+    bool network;            /* they want an io_uring */
+    bool checksum;           /* CRC32C of each slice that this side sends */
+    uint64_t zero_copy_min;  /* bytes; UINT64_MAX: never */
+    unsigned max_requests;   /* unanswered on one connection; 0: the transport's default */
+    uint64_t (*clock)(void); /* ns: for simulated time in tests; NULL: the processor's */
 };
 
 struct mcd_engine {
@@ -142,8 +183,14 @@ struct mcd_engine {
     struct mct_link *local;
     struct mct *local_transport;
     const struct mct_ops *local_ops;
+    struct mcd_wheel *wheel;
+    struct mcd_net *net;
     struct rte_ring *commands;
+    struct mcd_command *calls; /* that are not over */
+    uint64_t commands_at, commands_ticks;
     int epoll_fd, event_fd;
+    /* control thread: which indices of routes are taken, a bit each */
+    uint64_t routes_used[MCD_ROUTES_MAX / 64];
 };
 
 int mcd_engine_create(const struct mcd_engine_options *o, struct mcd_engine **out);
@@ -155,8 +202,16 @@ void mcd_engine_run(struct mcd_engine *g);
 bool mcd_engine_turn(struct mcd_engine *g);
 void mcd_engine_stop(struct mcd_engine *g);
 
-/* Control thread. The command stays the caller's until its `done` is set. */
+/* Control thread. The command stays the caller's until its `done` is set; the engine then writes control_fd. */
 void mcd_engine_command(struct mcd_engine *g, struct mcd_command *command);
+/* The same for a CALL. */
+void mcd_engine_call(struct mcd_engine *g, struct mcd_command *c,
+                     bool (*call)(struct mcd_engine *, struct mcd_command *), void *context);
+/* Engine's thread: wakes the control thread. */
+void mcd_engine_tell_control(struct mcd_engine *g);
+/* Control thread: the buffers of all public segments, which peers that name none may reach; NULL:
+ * none. The old ones are free after a grace period. */
+void mcd_engine_open_buffers(struct mcd_engine *g, struct mcd_snapshot *buffers);
 /* Control thread: the engine wakes when this eventfd (a session's doorbell) is written. */
 int mcd_engine_watch(struct mcd_engine *g, int event_fd);
 void mcd_engine_unwatch(struct mcd_engine *g, int event_fd);
@@ -169,10 +224,14 @@ void mcd_queue_fini(struct mcd_queue *q);
 
 /* Takes, checks and runs. True when something moved or ended. */
 bool mcd_queue_turn(struct mcd_engine *g, struct mcd_queue *q);
-/* Ends all parked tasks as CANCELED and publishes. */
-void mcd_queue_cancel_all(struct mcd_engine *g, struct mcd_queue *q);
+/* Ends all parked tasks as CANCELED and publishes; asks those that are under way to another host to
+ * end. True when none is left. */
+bool mcd_queue_cancel_all(struct mcd_engine *g, struct mcd_queue *q);
 /* Wakes the client if it sleeps on one of the queue's batches. */
 void mcd_queue_wake(struct mcd_engine *g, struct mcd_queue *q);
+
+/* Ends what is late, and tries again what waits for something. */
+void mcd_task_timer(struct mcd_engine *g, struct mcd_timer *timer);
 
 static inline uint64_t mcd_ticks_to_ns(const struct mcd_engine *g, uint64_t ticks)
 {

@@ -14,9 +14,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "cluster.h"
 #include "fault.h"
 #include "handlers.h"
 #include "log.h"
+#include "quiet.h"
 #include "shm/region.h"
 #include "version.h"
 
@@ -402,12 +404,20 @@ static bool callers_quiet(struct mcd_session *s)
     return all || late;
 }
 
+/* Nothing can be begun any more; has all ended that was? */
+static bool all_quiet(struct mcd_session *s)
+{
+    return callers_quiet(s) &&
+           mcd_quiet(s->agent, &s->op.quieting, s, s->op.extent, s->op.offset, s->op.length);
+}
+
 /* Starts the wait that ends in `finish`; op.old and op.extent are set. */
 void mcd_take_away(struct mcd_session *s, void (*finish)(struct mcd_session *s))
 {
     s->op.deadline = mcd_now_ns() + CALLER_NS;
+    mcd_segments_changed(s->agent);
     outdate_grants(s, s->op.extent);
-    mcd_session_defer(s, callers_quiet, finish);
+    mcd_session_defer(s, all_quiet, finish);
 }
 
 void mcd_reply_taken(struct mcd_session *s, size_t body_size, struct mcs_msg *m)
@@ -517,6 +527,9 @@ void mcd_session_handle(struct mcd_session *s, struct mcs_msg *m, int *fds, unsi
             break;
         case MCS_MSG_QUERY:
             mcd_on_query(s, m);
+            break;
+        case MCS_MSG_PING:
+            mcd_on_ping(s, m);
             break;
         default:
             break; /* mcs_msg_request_size() knows no other */

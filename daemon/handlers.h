@@ -50,6 +50,10 @@ void mcd_on_buffer_remove(struct mcd_session *s, struct mcs_msg *m, bool revoke)
 void mcd_on_segment_open(struct mcd_session *s, struct mcs_msg *m);
 void mcd_on_segment_close(struct mcd_session *s, struct mcs_msg *m);
 void mcd_on_describe(struct mcd_session *s, struct mcs_msg *m);
+/* ---- handlers_peer.c ------------------------------------------------------------- */
+
+void mcd_on_ping(struct mcd_session *s, struct mcs_msg *m);
+
 /* The open segment of a handle; refuses and returns NULL when there is none. */
 struct mcd_open *mcd_open_of(struct mcd_session *s, uint32_t handle);
 

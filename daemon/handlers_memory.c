@@ -239,6 +239,7 @@ void mcd_on_free(struct mcd_session *s, struct mcs_msg *m)
     }
     s->op.extent = e;
     s->op.offset = r.offset;
+    s->op.length = size;
     s->op.last = mcd_alloc_count(e->alloc) == 1;
     if (s->op.last)
         leave_extent(s, e);
@@ -268,6 +269,8 @@ void mcd_on_unregister(struct mcd_session *s, struct mcs_msg *m)
         return;
     }
     s->op.extent = e;
+    s->op.offset = 0;
+    s->op.length = e->size;
     leave_extent(s, e);
     mcd_take_away(s, unregistered);
 }
@@ -286,6 +289,14 @@ void mcd_on_map(struct mcd_session *s, struct mcs_msg *m)
 
     if (o == NULL)
         return;
+    if (o->segment->remote != NULL) {
+        mcd_session_refuse(
+            s, MCS_NOT_SUPPORTED,
+            "segment '%s' is at another host: its memory is read with transfers, not "
+            "mapped",
+            o->segment->name);
+        return;
+    }
     b = mcd_snapshot_find(o->segment->snapshot, r.address, r.length);
     if (b == NULL || r.length == 0) {
         mcd_session_refuse(s, MCS_BAD_RANGE, "address %#llx, length %llu lies in no buffer of '%s'",

@@ -7,8 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cluster.h"
 #include "handlers.h"
 #include "log.h"
+#include "mooncake.h"
 
 /* ---- segments -------------------------------------------------------------------- */
 
@@ -19,6 +21,81 @@ static struct mcd_segment *find_name(struct mcd_agent *a, const char *name)
     while (seg != NULL && strcmp(seg->name, name) != 0)
         seg = seg->next;
     return seg;
+}
+
+/* ---- names in the cluster's metadata ------------------------------------------------- */
+
+static bool in_metadata(const struct mcd_agent *a)
+{
+    return a->cluster != NULL &&
+           (a->config.meta_backend == MCM_ETCD || a->config.meta_backend == MCM_HTTP);
+}
+
+static void registered(void *context, const struct mcm_result *result)
+{
+    struct mcd_session *s = context;
+    const struct mcm_record *holder = result->record;
+
+    s->op.answered = true;
+    switch (result->res) {
+    case 0:
+        s->op.status = MCS_OK;
+        return;
+    case -EEXIST:
+        s->op.status = MCS_EXISTS;
+        snprintf(
+            s->op.text, sizeof(s->op.text),
+            "segment '%.80s' belongs to the living agent %.60s: choose another name or end its "
+            "owner",
+            s->segment->name, holder != NULL ? holder->agent : "of another host");
+        return;
+    case -EINVAL:
+        s->op.status = MCS_INVALID_ARGUMENT;
+        break;
+    default:
+        s->op.status = MCS_METADATA;
+        break;
+    }
+    snprintf(s->op.text, sizeof(s->op.text), "%s",
+             result->text != NULL ? result->text : strerror(-result->res));
+}
+
+static bool is_answered(struct mcd_session *s)
+{
+    return s->op.answered;
+}
+
+static void announced(struct mcd_session *s)
+{
+    struct mcs_msg m;
+
+    if (s->op.status != MCS_OK) {
+        mcd_session_unname(s);
+        mcd_session_refuse(s, s->op.status, "%s", s->op.text);
+        return;
+    }
+    m.b.publish_reply.incarnation = s->segment->incarnation;
+    mcd_reply(s, &m, sizeof(m.b.publish_reply));
+    mcd_segments_changed(s->agent);
+}
+
+/* The name is taken on this host; now in the cluster. The session cannot go away in between, and the
+ * metadata answers within its time limit, whatever it says. */
+static void announce(struct mcd_session *s)
+{
+    const struct mcd_segment *seg = s->segment;
+    struct mcm_record r = {
+        .incarnation = seg->incarnation,
+        .agent_incarnation = s->agent->incarnation,
+        .tenant = seg->tenant,
+        .flags = seg->flags,
+        .version = MCM_VERSION,
+    };
+
+    snprintf(r.name, sizeof(r.name), "%s", seg->name);
+    snprintf(r.agent, sizeof(r.agent), "%.255s", s->agent->cluster->address);
+    mcd_session_defer(s, is_answered, announced);
+    mcm_register(s->agent->cluster->meta, &r, registered, s);
 }
 
 void mcd_on_publish(struct mcd_session *s, struct mcs_msg *m)
@@ -54,8 +131,13 @@ void mcd_on_publish(struct mcd_session *s, struct mcs_msg *m)
     if (seg->next != NULL)
         seg->next->prev = seg;
     a->segments = seg;
+    if (in_metadata(a)) {
+        announce(s);
+        return;
+    }
     m->b.publish_reply.incarnation = seg->incarnation;
     mcd_reply(s, m, sizeof(m->b.publish_reply));
+    mcd_segments_changed(a);
 }
 
 static void withdrawn(struct mcd_session *s)
@@ -146,6 +228,7 @@ void mcd_on_buffer_add(struct mcd_session *s, struct mcs_msg *m)
     }
     s->op.extent = e;
     s->op.offset = r.offset;
+    mcd_segments_changed(s->agent);
     mcd_session_defer(s, NULL, buffer_added); /* the old list must outlive this turn */
 }
 
@@ -177,22 +260,138 @@ void mcd_on_buffer_remove(struct mcd_session *s, struct mcs_msg *m, bool revoke)
         return;
     }
     s->op.extent = e;
+    s->op.offset = r.offset;
+    s->op.length = r.length;
     mcd_take_away(s, buffer_removed);
+}
+
+/* ---- open handles -------------------------------------------------------------------- */
+
+/* An entry of the session's table with a reference to the segment; refuses and returns NULL when it is full. */
+static struct mcd_open *add_open(struct mcd_session *s, struct mcd_segment *seg)
+{
+    uint32_t handle = mcd_session_handle_new(s, (void *const *)s->opens);
+    struct mcd_open *o = handle == 0 ? NULL : calloc(1, sizeof(*o));
+
+    if (o == NULL) {
+        mcd_session_refuse(s, MCS_LIMIT, "a session has at most %u open segments", MCD_TABLE_SIZE);
+        return NULL;
+    }
+    o->handle = handle;
+    o->segment = mcd_segment_get(seg);
+    s->nopens++;
+    /* partner: find_segment() in task.c */
+    mcs_store_release(&s->opens[MCD_HANDLE_INDEX(handle)], o);
+    return o;
+}
+
+static void reply_open(struct mcd_session *s, struct mcd_segment *seg)
+{
+    struct mcd_open *o = add_open(s, seg);
+    struct mcs_msg m;
+
+    if (o == NULL)
+        return;
+    m.b.segment_open_reply = (struct mcs_msg_segment_open_reply){
+        .segment = o->handle,
+        .same_tenant = seg->tenant == s->tenant,
+        .incarnation = seg->incarnation,
+    };
+    mcd_reply(s, &m, sizeof(m.b.segment_open_reply));
+}
+
+static void remote_found(void *context, uint32_t status, const char *text, struct mcd_segment *seg)
+{
+    struct mcd_session *s = context;
+
+    s->op.opening = NULL;
+    s->op.mooncake = NULL;
+    s->op.answered = true;
+    s->op.status = status;
+    s->op.found = seg;
+    snprintf(s->op.text, sizeof(s->op.text), "%s", text);
+}
+
+static bool is_found(struct mcd_session *s)
+{
+    if (s->ending && !s->op.answered) { /* nobody waits for it any more */
+        if (s->op.opening != NULL)
+            mcd_remote_cancel(s->op.opening);
+        if (s->op.mooncake != NULL)
+            mcd_mooncake_cancel(s->op.mooncake);
+        s->op.opening = NULL;
+        s->op.mooncake = NULL;
+        s->op.answered = true;
+        s->op.status = MCS_CANCELED;
+    }
+    return s->op.answered;
+}
+
+static void remote_opened(struct mcd_session *s)
+{
+    struct mcd_segment *seg = s->op.found;
+
+    if (seg == NULL) {
+        mcd_session_refuse(s, s->op.status, "%s", s->op.text);
+        return;
+    }
+    reply_open(s, seg);
+    mcd_segment_put(seg);
+}
+
+/* Of a stock Mooncake process. */
+static void open_mooncake(struct mcd_session *s, const char *name)
+{
+    struct mcd_agent *a = s->agent;
+
+    if (a->mooncake == NULL)
+        mcd_session_refuse(s, MCS_NOT_SUPPORTED, "'%s%s': [mooncake] listen = off on this agent",
+                           MCD_MOONCAKE_PREFIX, name);
+    else if (mcd_mooncake_open(a->mooncake, name, a->config.open_ms, remote_found, s,
+                               &s->op.mooncake) != 0)
+        mcd_session_refuse(s, MCS_NO_MEMORY, "no memory to open a segment of another host");
+    else
+        mcd_session_defer(s, is_found, remote_opened);
+}
+
+static void open_elsewhere(struct mcd_session *s, const char *name)
+{
+    struct mcd_agent *a = s->agent;
+    int res;
+
+    if (strncmp(name, MCD_MOONCAKE_PREFIX, strlen(MCD_MOONCAKE_PREFIX)) == 0) {
+        open_mooncake(s, name + strlen(MCD_MOONCAKE_PREFIX));
+        return;
+    }
+    if (a->cluster == NULL) {
+        mcd_session_refuse(
+            s, MCS_NOT_FOUND,
+            "no segment '%s' on this host; `mcshm ls segments` lists them; other hosts "
+            "are out of reach: [peer] listen = off",
+            name);
+        return;
+    }
+    res = mcd_remote_open(a->cluster, name, s->tenant, remote_found, s, &s->op.opening);
+    if (res != 0)
+        mcd_session_refuse(s, MCS_NO_MEMORY, "no memory to open a segment of another host");
+    else
+        mcd_session_defer(s, is_found, remote_opened);
 }
 
 void mcd_on_segment_open(struct mcd_session *s, struct mcs_msg *m)
 {
     struct mcd_segment *seg;
-    struct mcd_open *o;
-    uint32_t handle;
+    char name[MCS_NAME_MAX], address[MCD_ADDRESS_TEXT_MAX];
+    const char *rest;
 
     m->b.segment_open.name[MCS_NAME_MAX - 1] = '\0';
-    seg = find_name(s->agent, m->b.segment_open.name);
+    snprintf(name, sizeof(name), "%s", m->b.segment_open.name);
+    seg = find_name(s->agent, name);
+    if (seg == NULL && s->agent->cluster != NULL && mcd_name_split(name, address, &rest) &&
+        strcmp(address, s->agent->cluster->address) == 0)
+        seg = find_name(s->agent, rest); /* of this host, by its full name */
     if (seg == NULL) {
-        mcd_session_refuse(s, MCS_NOT_FOUND,
-                           "no segment '%s' on this host; `mcshm ls segments` "
-                           "lists them",
-                           m->b.segment_open.name);
+        open_elsewhere(s, name);
         return;
     }
     if (seg->tenant != s->tenant && (seg->flags & MCS_SEGMENT_PUBLIC) == 0) {
@@ -203,23 +402,7 @@ void mcd_on_segment_open(struct mcd_session *s, struct mcs_msg *m)
                            (unsigned long long)s->tenant);
         return;
     }
-    handle = mcd_session_handle_new(s, (void *const *)s->opens);
-    o = handle == 0 ? NULL : calloc(1, sizeof(*o));
-    if (o == NULL) {
-        mcd_session_refuse(s, MCS_LIMIT, "a session has at most %u open segments", MCD_TABLE_SIZE);
-        return;
-    }
-    o->handle = handle;
-    o->segment = mcd_segment_get(seg);
-    s->nopens++;
-    /* partner: find_segment() in task.c */
-    mcs_store_release(&s->opens[MCD_HANDLE_INDEX(handle)], o);
-    m->b.segment_open_reply = (struct mcs_msg_segment_open_reply){
-        .segment = handle,
-        .same_tenant = seg->tenant == s->tenant,
-        .incarnation = seg->incarnation,
-    };
-    mcd_reply(s, m, sizeof(m->b.segment_open_reply));
+    reply_open(s, seg);
 }
 
 static void segment_closed(struct mcd_session *s)
@@ -268,8 +451,8 @@ void mcd_on_describe(struct mcd_session *s, struct mcs_msg *m)
         info->address = b->address;
         info->length = b->length;
         info->access = b->access;
-        if (b->extent->kind.node >= 0)
-            snprintf(info->location, sizeof(info->location), "cpu:%d", b->extent->kind.node);
+        if (b->node >= 0)
+            snprintf(info->location, sizeof(info->location), "cpu:%d", b->node);
         else
             snprintf(info->location, sizeof(info->location), "cpu");
     }

@@ -11,6 +11,8 @@
 
 #include "shm/atomic.h"
 
+#define LIMIT_NS 4000000000LL /* fifteen lines a minute from one place */
+
 /* set by the control thread, read by all; no order with anything else is needed */
 static int log_level = MCD_LOG_INFO;
 
@@ -67,7 +69,7 @@ void mcd_log_limited_(struct mcd_log_limit *limit, int level, const char *format
     now = ts.tv_sec * 1000000000LL + ts.tv_nsec;
     /* Threads that race here may both write or miscount a line, nothing worse. */
     if (mcs_load_relaxed(&limit->last_ns) != 0 &&
-        now - mcs_load_relaxed(&limit->last_ns) < 1000000000LL) {
+        now - mcs_load_relaxed(&limit->last_ns) < LIMIT_NS) {
         mcs_count(&limit->left_out, 1);
         return;
     }

@@ -9,7 +9,7 @@ void mcd_log_set_level(int level);
 /* Never blocks for long and never fails: a line that cannot be written is dropped. */
 void mcd_log(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* At most one line a second from one place; the next line tells how many were left out. */
+/* At most one line in four seconds from one place; the next line tells how many were left out. */
 #define mcd_log_limited(level, ...)                                                                \
     do {                                                                                           \
         static struct mcd_log_limit limit_;                                                        \

@@ -15,6 +15,7 @@
 #include "agent.h"
 #include "eal.h"
 #include "log.h"
+#include "mooncake.h"
 #include "version.h"
 
 #define DEFAULT_CONFIG "/etc/mcshm/mcshmd.ini"
@@ -153,6 +154,7 @@ static void raise_limits(void)
 
 static int create_engines(struct mcd_agent *a, const int *cores, unsigned n)
 {
+    static const struct mct_ops *const nets[] = {&mct_tcp_ops, &mct_mooncake_ops};
     int res = 0;
 
     for (unsigned i = 0; i < n && res == 0; i++) {
@@ -168,6 +170,11 @@ static int create_engines(struct mcd_agent *a, const int *cores, unsigned n)
             .deadline_us = a->config.deadline_ms * 1000,
             .fence_turns = !mcd_grace_has_membarrier(),
             .control_fd = a->event_fd,
+            .nets = nets,
+            .nnets = a->network ? sizeof(nets) / sizeof(nets[0]) : 0,
+            .network = a->network,
+            .checksum = a->config.tcp_checksum == 0,
+            .zero_copy_min = a->config.zero_copy_min != 0 ? a->config.zero_copy_min : UINT64_MAX,
         };
 
         res = mcd_engine_create(&o, &a->engines[i]);
@@ -226,6 +233,8 @@ static int serve(struct mcd_agent *a)
     while (a->tick_shift < 16 &&
            (UINT64_C(1) << (a->tick_shift + 1)) * 1000000000u / a->tick_hz <= TICK_SHIFT_NS * 2)
         a->tick_shift++;
+    a->network =
+        strcmp(a->config.peer_listen, "off") != 0 || strcmp(a->config.mooncake_listen, "off") != 0;
     res = create_engines(a, cores, ncores);
     if (res != 0) {
         snprintf(error, sizeof(error), "cannot set up the engines: %s", strerror(-res));
@@ -243,6 +252,9 @@ static int serve(struct mcd_agent *a)
         }
         launched++;
     }
+    res = mcd_mooncake_create(a, &a->mooncake, error, sizeof(error));
+    if (res != 0)
+        goto error_launch;
     tell_ready(a, options.ready_fd);
     mcd_control_run(a);
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "agent.h"
+#include "cluster.h"
 #include "counters.h"
 #include "version.h"
 
@@ -27,6 +27,36 @@ static void add_hex(cJSON *o, const char *key, uint64_t v)
 static bool may_see(const struct mcd_session *asker, uint64_t tenant)
 {
     return asker->uid == 0 || asker->uid == geteuid() || asker->tenant == tenant;
+}
+
+static void cluster(struct mcd_agent *a, cJSON *root)
+{
+    static const char *const healths[] = {"ok", "degraded", "down"};
+    struct mcm_state m;
+    cJSON *o;
+
+    if (a->cluster == NULL) {
+        cJSON_AddNullToObject(root, "cluster");
+        return;
+    }
+    mcm_get_state(a->cluster->meta, &m);
+    o = cJSON_AddObjectToObject(root, "cluster");
+    cJSON_AddStringToObject(o, "address", a->cluster->address);
+    add_u64(o, "peers", a->cluster->npeers);
+    add_u64(o, "rails", a->cluster->nrails);
+    o = cJSON_AddObjectToObject(o, "metadata");
+    cJSON_AddStringToObject(o, "backend", m.backend);
+    cJSON_AddStringToObject(o, "endpoint", m.endpoint);
+    cJSON_AddStringToObject(o, "health", healths[m.health]);
+    cJSON_AddStringToObject(o, "error", m.error);
+    add_u64(o, "registered", m.registered);
+    add_u64(o, "wanted", m.wanted);
+    add_u64(o, "cached", m.cached);
+    add_u64(o, "requests", m.requests);
+    add_u64(o, "failures", m.failures);
+    add_u64(o, "retries", m.retries);
+    add_u64(o, "leases_lost", m.leases_lost);
+    add_u64(o, "relists", m.relists);
 }
 
 static void status(struct mcd_agent *a, cJSON *root)
@@ -74,10 +104,36 @@ static void status(struct mcd_agent *a, cJSON *root)
         cJSON_AddStringToObject(o, "listen", mcd_admin_listen(a->admin));
     else
         cJSON_AddNullToObject(o, "listen");
+    cluster(a, root);
     mcd_totals(a, &t);
     o = cJSON_AddObjectToObject(root, "counters");
     for (size_t i = 0; i < mcd_counter_count; i++)
         add_u64(o, mcd_counter_list[i].name, mcd_counter_value(&t, i));
+}
+
+static void add_rail(cJSON *list, const struct mcd_peer *p, unsigned engine,
+                     const struct mcd_rail_report *r)
+{
+    cJSON *o = cJSON_CreateObject();
+
+    cJSON_AddStringToObject(o, "peer", p->address);
+    cJSON_AddStringToObject(o, "address", r->peer);
+    cJSON_AddStringToObject(o, "transport", "tcp");
+    cJSON_AddStringToObject(o, "local", r->local);
+    cJSON_AddStringToObject(o, "remote", r->peer);
+    cJSON_AddStringToObject(o, "state", mcd_rail_state_word(r->state));
+    cJSON_AddStringToObject(o, "reason", mcd_rail_reason_word(r->reason));
+    add_u64(o, "engine", engine);
+    add_u64(o, "conns", r->conns);
+    cJSON_AddNumberToObject(o, "rate", r->rate);
+    cJSON_AddNumberToObject(o, "rtt_us", (double)r->rtt_ns / 1000);
+    cJSON_AddNumberToObject(o, "loaded_us", (double)r->loaded_ns / 1000);
+    add_u64(o, "bytes", r->bytes);
+    add_u64(o, "slices", r->slices);
+    add_u64(o, "failed", r->failed);
+    add_u64(o, "lost", r->lost);
+    add_u64(o, "queued", r->queued);
+    cJSON_AddItemToArray(list, o);
 }
 
 static void sessions(struct mcd_agent *a, const struct mcd_session *asker, cJSON *root)
@@ -171,13 +227,60 @@ static void segments(struct mcd_agent *a, const struct mcd_session *asker, cJSON
                      b->access & MCS_ACCESS_MAP_READ ? "R" : "-",
                      b->access & MCS_ACCESS_MAP_WRITE ? "W" : "-");
             cJSON_AddStringToObject(j, "access", text);
-            if (b->extent->kind.node >= 0)
-                snprintf(text, sizeof(text), "cpu:%d", b->extent->kind.node);
+            if (b->node >= 0)
+                snprintf(text, sizeof(text), "cpu:%d", b->node);
             else
                 snprintf(text, sizeof(text), "cpu");
             cJSON_AddStringToObject(j, "location", text);
             cJSON_AddItemToArray(buffers, j);
         }
+        cJSON_AddItemToArray(list, o);
+    }
+}
+
+static void rails(struct mcd_agent *a, cJSON *root)
+{
+    cJSON *list = cJSON_AddArrayToObject(root, "rails");
+
+    if (a->cluster == NULL)
+        return;
+    for (const struct mcd_peer *p = a->cluster->peers; p != NULL; p = p->next) {
+        for (unsigned i = 0; p->ways != NULL && i < a->nengines; i++) {
+            const struct mcd_route *route = mcd_way_route(p, i);
+            struct mcd_route_report r;
+
+            if (route == NULL)
+                continue;
+            mcd_route_get_report(route, &r);
+            for (unsigned k = 0; k < r.rails; k++)
+                add_rail(list, p, i, &r.rail[k]);
+        }
+    }
+}
+
+static void peers(struct mcd_agent *a, cJSON *root)
+{
+    static const char *const auths[] = {"none", "psk", "tls"};
+    cJSON *list = cJSON_AddArrayToObject(root, "peers");
+
+    if (a->cluster == NULL)
+        return;
+    for (const struct mcd_peer *p = a->cluster->peers; p != NULL; p = p->next) {
+        uint64_t segments_open = 0;
+        cJSON *o = cJSON_CreateObject();
+
+        for (const struct mcd_remote *r = p->remotes; r != NULL; r = r->next)
+            segments_open++;
+        cJSON_AddStringToObject(o, "address", p->address);
+        add_hex(o, "incarnation", p->incarnation);
+        cJSON_AddStringToObject(o, "state", mcd_peer_state_word(p->state));
+        cJSON_AddStringToObject(o, "reason", p->text);
+        cJSON_AddStringToObject(o, "auth", auths[a->config.peer_auth]);
+        cJSON_AddStringToObject(o, "version", p->version);
+        add_u64(o, "segments", segments_open);
+        add_u64(o, "exports", p->exports != NULL ? p->exports->count : 0);
+        add_u64(o, "rails", p->nrails);
+        cJSON_AddNumberToObject(o, "since_s", (double)(mcd_now_ns() - p->since) / 1e9);
         cJSON_AddItemToArray(list, o);
     }
 }
@@ -199,6 +302,12 @@ char *mcd_query_json(struct mcd_agent *a, const struct mcd_session *asker, uint3
         break;
     case MCS_QUERY_SESSIONS:
         sessions(a, asker, root);
+        break;
+    case MCS_QUERY_RAILS:
+        rails(a, root);
+        break;
+    case MCS_QUERY_PEERS:
+        peers(a, root);
         break;
     }
     text = cJSON_PrintUnformatted(root);

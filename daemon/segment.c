@@ -47,6 +47,8 @@ void mcd_segment_put(struct mcd_segment *s)
 {
     if (--s->refs != 0)
         return;
+    if (s->gone != NULL)
+        s->gone(s);
     if (s->snapshot != &empty_snapshot)
         free(s->snapshot);
     free(s);
@@ -84,6 +86,7 @@ int mcd_segment_add(struct mcd_segment *s, struct mcd_extent *e, uint64_t offset
         .offset = offset,
         .access = access,
         .count = 1,
+        .node = e->kind.node,
     };
     next->count = now->count + 1;
     swap(s, next, old);
@@ -157,6 +160,11 @@ int mcd_segment_cut(struct mcd_segment *s, const struct mcd_extent *e, uint64_t 
     }
     swap(s, next, old);
     return 0;
+}
+
+void mcd_segment_swap(struct mcd_segment *s, struct mcd_snapshot *next, struct mcd_snapshot **old)
+{
+    swap(s, next, old);
 }
 
 int mcd_segment_clear(struct mcd_segment *s, struct mcd_snapshot **old)

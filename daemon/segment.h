@@ -16,15 +16,16 @@
 #include "shm/atomic.h"
 
 /* Buffers of one segment: each change copies the list, and `mcshm ls` shows all of them. */
-#define MCD_BUFFERS_MAX 16384u
+#define MCD_BUFFERS_MAX 32768u
 
 struct mcd_buffer {
     uint64_t address; /* published */
     uint64_t length;
-    struct mcd_extent *extent;
-    uint64_t offset; /* of the buffer in the extent */
-    uint32_t access; /* MCS_ACCESS_* */
-    uint32_t count;  /* times this very range was published */
+    struct mcd_extent *extent; /* NULL: at another agent */
+    uint64_t offset;           /* of the buffer in the extent */
+    uint32_t access;           /* MCS_ACCESS_* */
+    uint32_t count;            /* times this very range was published */
+    int32_t node;    /* NUMA node of the memory, -1 unknown */
 };
 
 struct mcd_snapshot {
@@ -36,7 +37,10 @@ struct mcd_segment {
     struct mcd_snapshot *snapshot; /* engines: acquire; control: release */
     uint64_t tenant;
     struct mcd_session *owner; /* engines use only its inbox; NULL once it is gone */
+    struct mcd_remote *remote; /* its owner is at another agent; set before it can be found */
     /* control thread only */
+    void (*gone)(
+        struct mcd_segment *s); /* called by the last put, before it is freed; may be NULL */
     uint64_t incarnation;
     uint64_t version;
     uint32_t flags;
@@ -89,6 +93,8 @@ int mcd_segment_remove(struct mcd_segment *s, const struct mcd_extent *e, uint64
  * when so many pieces would be left as no honest client makes. */
 int mcd_segment_cut(struct mcd_segment *s, const struct mcd_extent *e, uint64_t offset,
                     uint64_t length, struct mcd_snapshot **old);
+/* A description of another agent's segment takes the place of the one before. */
+void mcd_segment_swap(struct mcd_segment *s, struct mcd_snapshot *next, struct mcd_snapshot **old);
 /* Takes everything out. */
 int mcd_segment_clear(struct mcd_segment *s, struct mcd_snapshot **old);
 

@@ -11,9 +11,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "agent.h"
+#include "cluster.h"
 #include "fault.h"
 #include "log.h"
+#include "quiet.h"
 #include "shm/region.h"
 
 #ifndef SO_PEERPIDFD
@@ -125,7 +126,7 @@ void mcd_session_refuse(struct mcd_session *s, uint32_t status, const char *form
     va_start(ap, format);
     vsnprintf(m.b.error.text, sizeof(m.b.error.text), format, ap);
     va_end(ap);
-    if (status <= MCS_INTERNAL)
+    if (status < MCS_STATUS_COUNT)
         s->agent->refusals[status]++;
     mcd_debug("session %u: refused: %s", s->id, m.b.error.text);
     mcd_session_reply(s, &m, sizeof(m.b.error), NULL, 0);
@@ -206,7 +207,7 @@ static void poll_operation(struct mcd_session *s)
 
 /* ---- death ----------------------------------------------------------------------- */
 
-void mcd_session_withdraw(struct mcd_session *s, struct mcd_snapshot **old)
+void mcd_session_unname(struct mcd_session *s)
 {
     struct mcd_segment *seg = s->segment;
 
@@ -220,7 +221,24 @@ void mcd_session_withdraw(struct mcd_session *s, struct mcd_snapshot **old)
         seg->prev = seg->next = NULL;
         seg->named = false;
     }
+}
+
+static void unregistered(void *context, const struct mcm_result *result)
+{
+    (void)context;
+    (void)result; /* the metadata tries on until the name or its lease is gone */
+}
+
+void mcd_session_withdraw(struct mcd_session *s, struct mcd_snapshot **old)
+{
+    struct mcd_segment *seg = s->segment;
+    struct mcd_agent *a = s->agent;
+
+    if (seg->named && a->cluster != NULL)
+        mcm_unregister(a->cluster->meta, seg->name, seg->incarnation, unregistered, NULL);
+    mcd_session_unname(s);
     mcd_segment_clear(seg, old);
+    mcd_segments_changed(a);
 }
 
 void mcd_session_end(struct mcd_session *s, const char *why)
@@ -359,7 +377,13 @@ static bool poll_ending(struct mcd_session *s)
         mcd_grace_begin(&s->op.grace, s->agent->engines, s->agent->nengines);
         s->stage = MCD_FADING;
     }
-    if (!mcd_grace_over(&s->op.grace))
+    if (s->stage == MCD_FADING) {
+        if (!mcd_grace_over(&s->op.grace))
+            return true;
+        s->stage = MCD_QUIETING;
+    }
+    /* peers' transfers into and out of its memory that began before */
+    if (!mcd_quiet(s->agent, &s->op.quieting, s, NULL, 0, 0))
         return true;
     free_session(s);
     return false;

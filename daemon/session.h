@@ -14,6 +14,9 @@
 #include "worker.h"
 
 struct mcd_agent;
+struct mcd_mooncake_opening;
+struct mcd_opening;
+struct mcd_quieting;
 
 /* Handles are index | salt << 12, so that a stale or foreign one is told from a good one. */
 #define MCD_TABLE_SIZE 4096u
@@ -46,6 +49,16 @@ struct mcd_operation {
     uint64_t offset, length;
     bool last; /* the extent goes too */
     struct mcd_open *open;
+    struct mcd_quieting
+        *quieting; /* engines' I/O into what goes; NULL: not begun, or there is none */
+    struct mcd_opening *opening; /* a segment of another host, while it is being found */
+    struct mcd_mooncake_opening *mooncake;
+    bool answered; /* by another host or the metadata, as follows */
+    uint32_t status;
+    struct mcd_segment *found;
+    char text[232];
+    uint64_t began;              /* ns */
+    struct mcd_pinging *pinging; /* handlers_peer.c */
     struct mcd_queue *queue;
     struct mcd_command command;
     struct mcd_job job;
@@ -85,7 +98,8 @@ struct mcd_session {
     uint32_t request_id;
     uint64_t since;          /* ns of CLOCK_MONOTONIC: connected, or began to end */
     uint64_t grants_version; /* what region.words->grants_version should say */
-    enum { MCD_LIVING, MCD_LEAVING, MCD_FADING } stage; /* queues leave engines, then grace */
+    /* queues leave engines, then grace, then engines' I/O of peers is ended */
+    enum { MCD_LIVING, MCD_LEAVING, MCD_FADING, MCD_QUIETING } stage;
 };
 
 /* Takes a fresh connection over. */
@@ -115,6 +129,9 @@ void mcd_session_defer(struct mcd_session *s, bool (*ready)(struct mcd_session *
 void mcd_session_free_queue(struct mcd_session *s, struct mcd_queue *q);
 /* The name and all buffers of the session's segment go; *old is to be freed after grace. */
 void mcd_session_withdraw(struct mcd_session *s, struct mcd_snapshot **old);
+
+/* The name alone goes: it could not be had in the whole cluster. */
+void mcd_session_unname(struct mcd_session *s);
 
 /* A free handle of one of the tables: 0 when it is full. */
 uint32_t mcd_session_handle_new(struct mcd_session *s, void *const *table);

@@ -15,13 +15,13 @@
 
 #include "engine.h"
 #include "fault.h"
+#include "net.h"
 #include "session.h"
 #include "task.h"
 
 #define PIECE_COST 256u   /* bytes that the handling of a piece counts for in a budget */
 #define CHECK_COST 128u   /* the same for only checking it */
 #define GROUP 16u         /* slices posted together */
-#define LATE_LOOKS 4u     /* deadlines looked at a turn, beside those of the tasks that run */
 #define WAITING_LOOKS 64u /* tasks that wait for a receiver looked at a turn */
 
 /* ---- completion ------------------------------------------------------------------ */
@@ -53,7 +53,7 @@ void mcd_task_end(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_de
 {
     struct mcd_batch *b = &q->batches[d->batch];
     /* Same host: the agent was the only writer, so the target's side is quiet too. */
-    uint32_t state = (uint32_t)o->state | MCS_SLOT_REMOTE_QUIESCED;
+    uint32_t state = (uint32_t)o->state | (o->unsettled ? 0 : MCS_SLOT_REMOTE_QUIESCED);
 
     mcs_slot_complete(&q->shm, d->slot, MCS_SLOT_WORD(d->generation, o->error, o->path, state),
                       o->bytes, o->queue_ns, o->move_ns, o->notify_ns);
@@ -97,7 +97,7 @@ void mcd_queue_wake(struct mcd_engine *g, struct mcd_queue *q)
 
 /* ---- checks ---------------------------------------------------------------------- */
 
-static inline struct mcd_extent *find_extent(const struct mcd_session *s, uint32_t handle)
+static inline const struct mcd_extent *find_extent(const struct mcd_session *s, uint32_t handle)
 {
     /* partner: the release in handlers.c that fills or clears the entry */
     struct mcd_extent *e = mcs_load_acquire(&s->extents[MCD_HANDLE_INDEX(handle)]);
@@ -112,11 +112,14 @@ static inline struct mcd_segment *find_segment(const struct mcd_session *s, uint
     return o != NULL && o->handle == handle ? o->segment : NULL;
 }
 
-static bool inside(const struct mcd_buffer *b, uint64_t address, uint64_t length)
+const struct mcd_extent *mcd_find_extent(const struct mcd_queue *q, uint32_t handle)
 {
-    uint64_t at = address - b->address;
+    return find_extent(q->session, handle);
+}
 
-    return address >= b->address && at < b->length && length <= b->length - at;
+struct mcd_segment *mcd_find_segment(const struct mcd_queue *q, uint32_t handle)
+{
+    return find_segment(q->session, handle);
 }
 
 /* The buffer that a remote range lies in. */
@@ -128,6 +131,8 @@ static enum mcs_status find_buffer(const struct mcd_queue *q, const struct mcs_d
 
     if (seg == NULL)
         return MCS_INVALID_HANDLE;
+    if (seg->remote != NULL)
+        return MCD_ELSEWHERE;
     /* partner: swap() in segment.c */
     b = mcd_snapshot_find(mcs_load_acquire(&seg->snapshot), remote_addr, length);
     if (b == NULL)
@@ -152,7 +157,7 @@ enum mcs_status mcd_resolve(const struct mcd_queue *q, const struct mcs_desc *d,
         found->extent_handle = d->extent;
         found->extent = e;
     }
-    if (found->segment_handle != d->segment || !inside(b, remote_addr, length)) {
+    if (found->segment_handle != d->segment || !mcd_buffer_holds(b, remote_addr, length)) {
         enum mcs_status res = find_buffer(q, d, remote_addr, length, found);
 
         if (res != MCS_OK)
@@ -175,9 +180,8 @@ enum mcs_status mcd_resolve(const struct mcd_queue *q, const struct mcs_desc *d,
 }
 
 /* Piece `index` of a task: offsets are sums, checked for overflow. */
-static enum mcs_status get_piece(const struct mcd_queue *q, const struct mcd_task *t,
-                                 uint64_t index, uint64_t *local, uint64_t *remote,
-                                 uint64_t *length)
+enum mcs_status mcd_task_piece(const struct mcd_queue *q, const struct mcd_task *t, uint64_t index,
+                               uint64_t *local, uint64_t *remote, uint64_t *length)
 {
     const struct mcs_desc *d = &t->desc;
     struct mcs_piece p;
@@ -269,12 +273,11 @@ static void list_remove(struct mcd_queue *q, uint32_t slot)
         q->resume = t->list_next;
 }
 
-static void park(struct mcd_queue *q, uint32_t slot)
+void mcd_age_add(struct mcd_queue *q, struct mcd_task *t)
 {
-    struct mcd_task *t = &q->tasks[slot];
+    uint32_t slot = t->desc.slot;
 
     q->active[slot / 64] |= UINT64_C(1) << (slot % 64);
-    list_add(q, slot, t->desc.priority);
     t->age_next = MCD_NO_TASK;
     t->age_prev = q->age_tail;
     if (t->age_prev != MCD_NO_TASK)
@@ -282,14 +285,12 @@ static void park(struct mcd_queue *q, uint32_t slot)
     else
         q->age_head = slot;
     q->age_tail = slot;
-    q->parked++;
 }
 
-static void unpark(struct mcd_queue *q, uint32_t slot)
+void mcd_age_remove(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t)
 {
-    struct mcd_task *t = &q->tasks[slot];
+    uint32_t slot = t->desc.slot;
 
-    list_remove(q, slot);
     if (t->age_prev != MCD_NO_TASK)
         q->tasks[t->age_prev].age_next = t->age_next;
     else
@@ -298,9 +299,17 @@ static void unpark(struct mcd_queue *q, uint32_t slot)
         q->tasks[t->age_next].age_prev = t->age_prev;
     else
         q->age_tail = t->age_prev;
-    if (q->look == slot)
-        q->look = t->age_next;
     q->active[slot / 64] &= ~(UINT64_C(1) << (slot % 64));
+    mcd_wheel_clear(g->wheel, &t->timer);
+    if (q->age_head != MCD_NO_TASK && q->tasks[q->age_head].lane != NULL &&
+        (q->tasks[q->age_head].desc.flags & MCS_DESC_FENCE) != 0)
+        mcd_route_dirty(g->net, q->tasks[q->age_head].lane->route); /* it may start */
+}
+
+static void unpark(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t)
+{
+    list_remove(q, t->desc.slot);
+    mcd_age_remove(g, q, t);
     q->parked--;
 }
 
@@ -308,20 +317,31 @@ void mcd_task_park(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_d
                    uint64_t age, uint64_t deadline)
 {
     struct mcd_task *t = &q->tasks[d->slot];
+    struct mcd_segment *seg;
     enum mcs_status error;
 
     *t = (struct mcd_task){
         .desc = *d,
+        .q = q,
         .taken = g->now,
         .deadline = g->now + (deadline - age),
         .queue_ns = mcd_clip32(mcd_ticks_to_ns(g, age)),
         .phase = MCD_CHECK,
     };
     error = check_args(q, t);
-    if (error != MCS_OK)
+    if (error != MCS_OK) {
         mcd_task_refuse(g, q, d, t->queue_ns, MCS_STATE_INVALID, error);
-    else
-        park(q, d->slot);
+        return;
+    }
+    seg = find_segment(q->session, d->segment);
+    if (seg != NULL && seg->remote != NULL) {
+        mcd_remote_park(g, t, seg);
+        return;
+    }
+    list_add(q, d->slot, d->priority);
+    mcd_age_add(q, t);
+    mcd_wheel_set(g->wheel, &t->timer, t->deadline);
+    q->parked++;
 }
 
 static void end_parked(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t,
@@ -340,7 +360,7 @@ static void end_parked(struct mcd_engine *g, struct mcd_queue *q, struct mcd_tas
                          : 0,
     };
 
-    unpark(q, t->desc.slot);
+    unpark(g, q, t);
     mcd_task_end(g, q, &t->desc, &o);
 }
 
@@ -351,14 +371,31 @@ static void end_late(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task 
 
 void mcd_task_cancel(struct mcd_engine *g, struct mcd_queue *q, uint32_t slot)
 {
-    end_parked(g, q, &q->tasks[slot], MCS_STATE_CANCELED, MCS_CANCELED);
+    struct mcd_task *t = &q->tasks[slot];
+
+    if (t->lane != NULL)
+        mcd_remote_finish(g, t, MCS_STATE_CANCELED, MCS_CANCELED, false);
+    else
+        end_parked(g, q, t, MCS_STATE_CANCELED, MCS_CANCELED);
+}
+
+void mcd_task_timer(struct mcd_engine *g, struct mcd_timer *timer)
+{
+    struct mcd_task *t = (struct mcd_task *)((char *)timer - offsetof(struct mcd_task, timer));
+
+    if (t->lane != NULL) {
+        mcd_remote_timer(g, t);
+    } else {
+        end_late(g, t->q, t);
+        mcd_net_touch(g->net, t->q);
+    }
 }
 
 /* Looks at the pieces before any moves. False: the budget is used up. */
 static bool check_pieces(struct mcd_queue *q, struct mcd_task *t, uint64_t *budget,
                          enum mcs_status *error)
 {
-    uint64_t n = t->desc.shape == MCS_SHAPE_ONE ? 1 : t->args.count;
+    uint64_t n = mcd_task_pieces(t);
     struct mcd_lookups found = {0};
 
     while (t->piece < n) {
@@ -368,9 +405,11 @@ static bool check_pieces(struct mcd_queue *q, struct mcd_task *t, uint64_t *budg
         if (*budget < CHECK_COST)
             return false;
         *budget -= CHECK_COST;
-        *error = get_piece(q, t, t->piece, &local, &remote, &length);
+        *error = mcd_task_piece(q, t, t->piece, &local, &remote, &length);
         if (*error == MCS_OK)
             *error = mcd_resolve(q, &t->desc, local, remote, length, &found, &slice);
+        if (*error == MCD_ELSEWHERE)
+            *error = MCS_INVALID_HANDLE; /* it named nothing when the task was parked */
         if (*error == MCS_OK && __builtin_add_overflow(t->total, length, &t->total))
             *error = MCS_BAD_RANGE;
         if (*error != MCS_OK)
@@ -396,7 +435,7 @@ static bool joins(const struct mct_slice *last, const struct mct_slice *s)
 static bool move_pieces(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t,
                         uint64_t *budget, enum mcs_status *error)
 {
-    uint64_t n = t->desc.shape == MCS_SHAPE_ONE ? 1 : t->args.count;
+    uint64_t n = mcd_task_pieces(t);
     unsigned long faults = mcd_fault_count();
     struct mcd_lookups found = {0};
 
@@ -408,7 +447,7 @@ static bool move_pieces(struct mcd_engine *g, struct mcd_queue *q, struct mcd_ta
             struct mct_slice *s = &slices[k];
             uint64_t local, remote, whole, part = 0;
 
-            *error = get_piece(q, t, t->piece, &local, &remote, &whole);
+            *error = mcd_task_piece(q, t, t->piece, &local, &remote, &whole);
             /* the client may have made the piece shorter since it was begun */
             if (*error == MCS_OK && t->piece_done >= whole)
                 *error = MCS_BAD_RANGE;
@@ -442,7 +481,7 @@ static bool move_pieces(struct mcd_engine *g, struct mcd_queue *q, struct mcd_ta
             t->bytes += slices[i].length;
         if (*error != MCS_OK) {
             /* it was good when it was checked: the buffer went away since */
-            if (*error == MCS_BAD_RANGE || *error == MCS_INVALID_HANDLE)
+            if (*error == MCS_BAD_RANGE || *error == MCS_INVALID_HANDLE || *error == MCD_ELSEWHERE)
                 *error = MCS_REVOKED;
             break;
         }
@@ -454,31 +493,20 @@ static bool move_pieces(struct mcd_engine *g, struct mcd_queue *q, struct mcd_ta
     return *error != MCS_OK || t->piece == n;
 }
 
-/* Puts the task's notification into the inbox of the segment's owner. */
-static int deliver(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t)
+int mcd_inbox_deliver(struct mcd_engine *g, struct mcd_session *owner, uint64_t source,
+                      uint64_t bytes, const void *name, uint32_t name_length, const void *message,
+                      uint32_t message_length)
 {
-    struct mcd_segment *seg = find_segment(q->session, t->desc.segment);
-    /* partner: the release in session.c when the owner ends; its region outlives this turn */
-    struct mcd_session *owner = seg == NULL ? NULL : mcs_load_acquire(&seg->owner);
-    const uint8_t *text = q->shm.args + (uint64_t)t->desc.args * MCS_LINE + t->args.notify;
     int res;
 
-    if (owner == NULL)
-        return -ENOTCONN;
     while (mcs_exchange(&owner->inbox_lock, 1u) != 0) /* other engines hold it for one copy */
         mcs_pause();
-    res = mcs_inbox_put(&owner->region, &owner->inbox_head, q->session->incarnation, t->bytes, text,
-                        t->args.name_length, text + t->args.name_length, t->args.message_length);
+    res = mcs_inbox_put(&owner->region, &owner->inbox_head, source, bytes, name, name_length,
+                        message, message_length);
     mcs_store_release(&owner->inbox_lock, 0u); /* partner: the exchange above */
     if (res == -EPROTO) {
         mcs_store_release(&owner->inbox_error, (uint32_t)MCS_PROTOCOL); /* partner: session.c */
-        if (g->o.control_fd >= 0) {
-            uint64_t one = 1;
-
-            if (write(g->o.control_fd, &one, sizeof(one)) < 0) {
-                /* full of unread wake-ups: one is enough */
-            }
-        }
+        mcd_engine_tell_control(g);
         return -ENOTCONN;
     }
     if (res != 0) {
@@ -493,11 +521,25 @@ static int deliver(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t
     return 0;
 }
 
+/* Puts the task's notification into the inbox of the segment's owner. */
+static int deliver(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t)
+{
+    struct mcd_segment *seg = find_segment(q->session, t->desc.segment);
+    /* partner: the release in session.c when the owner ends; its region outlives this turn */
+    struct mcd_session *owner = seg == NULL ? NULL : mcs_load_acquire(&seg->owner);
+    const uint8_t *text = q->shm.args + (uint64_t)t->desc.args * MCS_LINE + t->args.notify;
+
+    if (owner == NULL)
+        return -ENOTCONN;
+    return mcd_inbox_deliver(g, owner, q->session->incarnation, t->bytes, text, t->args.name_length,
+                             text + t->args.name_length, t->args.message_length);
+}
+
 /* Moves one parked task on. True when something happened. */
 static bool advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t, uint64_t *budget)
 {
     enum mcs_status error = MCS_OK;
-    bool notify = t->desc.op == MCS_OP_NOTIFY || (t->desc.flags & MCS_DESC_NOTIFY) != 0;
+    bool notify = mcd_task_notifies(t);
     bool any = false;
     int res;
 
@@ -564,25 +606,6 @@ static bool advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *
     return true;
 }
 
-/* Ends those whose time is over while they stand behind others: a few a turn, in a circle. */
-static bool end_some_late(struct mcd_engine *g, struct mcd_queue *q)
-{
-    bool any = false;
-
-    for (unsigned i = 0; i < LATE_LOOKS && q->age_head != MCD_NO_TASK; i++) {
-        struct mcd_task *t = &q->tasks[q->look != MCD_NO_TASK ? q->look : q->age_head];
-
-        q->look = t->age_next;
-        if (g->now >= t->deadline) {
-            end_late(g, q, t);
-            any = true;
-        }
-        if (q->look == MCD_NO_TASK)
-            break;
-    }
-    return any;
-}
-
 /*
  * Tries those again that wait for room in an inbox, a bounded number a turn: a receiver that
  * never reads must not cost other queues their time.  The first of them has its try in every
@@ -624,9 +647,8 @@ static bool try_waiting(struct mcd_engine *g, struct mcd_queue *q)
  */
 bool mcd_parked_run(struct mcd_engine *g, struct mcd_queue *q, uint64_t budget)
 {
-    bool any = end_some_late(g, q);
+    bool any = try_waiting(g, q);
 
-    any |= try_waiting(g, q);
     for (unsigned c = 0; c < MCS_CLASS_COUNT; c++) {
         uint32_t slot = q->list_head[c];
 
@@ -646,10 +668,26 @@ bool mcd_parked_run(struct mcd_engine *g, struct mcd_queue *q, uint64_t budget)
     return any;
 }
 
-void mcd_queue_cancel_all(struct mcd_engine *g, struct mcd_queue *q)
+bool mcd_queue_cancel_all(struct mcd_engine *g, struct mcd_queue *q)
 {
-    while (q->age_head != MCD_NO_TASK)
-        end_parked(g, q, &q->tasks[q->age_head], MCS_STATE_CANCELED, MCS_CANCELED);
-    mcd_batches_flush(q);
+    uint32_t slot = q->age_head;
+
+    while (slot != MCD_NO_TASK) {
+        struct mcd_task *t = &q->tasks[slot];
+
+        slot = t->age_next;
+        if (t->lane != NULL)
+            mcd_remote_finish(g, t, MCS_STATE_CANCELED, MCS_CANCELED, true);
+        else
+            end_parked(g, q, t, MCS_STATE_CANCELED, MCS_CANCELED);
+    }
+    mcd_net_touch(g->net, q);
+    mcd_net_publish(g);
     mcd_queue_wake(g, q);
+    if (q->age_head != MCD_NO_TASK)
+        return false;
+    for (uint32_t i = 0; i < q->nlanes; i++)
+        if (q->lanes[i] != NULL)
+            mcd_lane_free(q->lanes[i]);
+    return true;
 }

@@ -17,9 +17,13 @@ struct mcd_outcome {
     uint8_t state;
     uint8_t path;
     uint16_t error;
+    bool unsettled; /* something may still land at the peer */
     uint64_t bytes;
     uint32_t queue_ns, move_ns, notify_ns;
 };
+
+/* What mcd_resolve() says of a segment at another agent; no status. */
+#define MCD_ELSEWHERE MCS_STATUS_COUNT
 
 #define MCD_WAKE_TURNS 64u /* turns between a completion and the look for a sleeping client */
 
@@ -38,6 +42,36 @@ enum mcs_status mcd_resolve(const struct mcd_queue *q, const struct mcs_desc *d,
                             uint64_t local_offset, uint64_t remote_addr, uint64_t length,
                             struct mcd_lookups *found, struct mct_slice *slice);
 
+/* Handles of the session: NULL when there is none such (any more). */
+const struct mcd_extent *mcd_find_extent(const struct mcd_queue *q, uint32_t handle);
+struct mcd_segment *mcd_find_segment(const struct mcd_queue *q, uint32_t handle);
+/* Does a buffer hold the range? */
+static inline bool mcd_buffer_holds(const struct mcd_buffer *b, uint64_t address, uint64_t length)
+{
+    uint64_t at = address - b->address;
+
+    return address >= b->address && at < b->length && length <= b->length - at;
+}
+/* Piece `index` of a task. */
+enum mcs_status mcd_task_piece(const struct mcd_queue *q, const struct mcd_task *t, uint64_t index,
+                               uint64_t *local, uint64_t *remote, uint64_t *length);
+static inline uint64_t mcd_task_pieces(const struct mcd_task *t)
+{
+    return t->desc.shape == MCS_SHAPE_ONE ? 1 : t->args.count;
+}
+static inline bool mcd_task_notifies(const struct mcd_task *t)
+{
+    return t->desc.op == MCS_OP_NOTIFY || (t->desc.flags & MCS_DESC_NOTIFY) != 0;
+}
+/* The queue's FIFO of all tasks that are not over. */
+void mcd_age_add(struct mcd_queue *q, struct mcd_task *t);
+void mcd_age_remove(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t);
+
+/* Puts a notification into an inbox of this host. 0, -EAGAIN: no room, -ENOTCONN: nobody to read it. */
+int mcd_inbox_deliver(struct mcd_engine *g, struct mcd_session *owner, uint64_t source,
+                      uint64_t bytes, const void *name, uint32_t name_length, const void *message,
+                      uint32_t message_length);
+
 /* The batch's line is to be published at the end of the turn. */
 void mcd_batch_mark(struct mcd_queue *q, uint32_t batch);
 void mcd_batches_flush(struct mcd_queue *q);
@@ -52,7 +86,8 @@ void mcd_task_refuse(struct mcd_engine *g, struct mcd_queue *q, const struct mcs
 /* Parks a fresh descriptor, or refuses it for its arguments. Ticks. */
 void mcd_task_park(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
                    uint64_t age, uint64_t deadline);
-/* Ends a parked task as CANCELED: between two turns nothing of it is under way. */
+/* Ends a parked task as CANCELED: between two turns nothing of it is under way, when it is of this
+ * host; else as soon as that is so. */
 void mcd_task_cancel(struct mcd_engine *g, struct mcd_queue *q, uint32_t slot);
 /* Moves parked tasks on by up to budget bytes. True when something happened. */
 bool mcd_parked_run(struct mcd_engine *g, struct mcd_queue *q, uint64_t budget);

@@ -36,6 +36,7 @@ static const char *const type_names[MCS_MSG_COUNT] = {
     [MCS_MSG_MAP] = "MAP",
     [MCS_MSG_UNMAP] = "UNMAP",
     [MCS_MSG_QUERY] = "QUERY",
+    [MCS_MSG_PING] = "PING",
 };
 
 int64_t mcl_now_ns(void)
@@ -211,7 +212,7 @@ mcshm_status mcl_call(struct mcshm *c, uint16_t type, struct mcs_msg *m, int sen
         return transport_error(c, res, type);
     if (m->h.status != MCS_OK) {
         m->b.error.text[sizeof(m->b.error.text) - 1] = '\0';
-        status = m->h.status <= MCS_INTERNAL ? (mcshm_status)m->h.status : MCSHM_INTERNAL;
+        status = m->h.status < MCS_STATUS_COUNT ? (mcshm_status)m->h.status : MCSHM_INTERNAL;
         mcl_fail(status, "%s", m->b.error.text[0] != '\0' ? m->b.error.text : name);
         mcl_close_fds(got);
         return status;

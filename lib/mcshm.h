@@ -67,7 +67,15 @@ typedef enum mcshm_status {
     MCSHM_LIMIT = 28,
     MCSHM_PROTOCOL = 29,
     MCSHM_MEMORY_FAULT = 30,
-    MCSHM_INTERNAL = 31
+    MCSHM_INTERNAL = 31,
+    MCSHM_PEER_UNREACHABLE = 32, /* the agent of the segment's host */
+    MCSHM_STALE = 33,            /* the segment's owner or its agent was replaced: open it again */
+    MCSHM_CHECKSUM = 34,
+    MCSHM_RAIL = 35,       /* every rail failed, or the only ones left are slower and strict */
+    MCSHM_METADATA = 36,   /* etcd or http: running transfers and open segments are not touched */
+    MCSHM_AUTH = 37,       /* between agents */
+    MCSHM_ENCRYPTION = 38, /* [peer] require_encryption */
+    MCSHM_LOCAL_RESOURCE = 39
 } mcshm_status;
 
 /* States of a task: the values of Mooncake's TransferStatusEnum. */
@@ -90,7 +98,8 @@ typedef enum mcshm_path {
     MCSHM_PATH_TCP = 4,
     MCSHM_PATH_RDMA = 5,
     MCSHM_PATH_CUDA = 6,
-    MCSHM_PATH_FILE = 7
+    MCSHM_PATH_FILE = 7,
+    MCSHM_PATH_MOONCAKE = 8 /* stock Mooncake's TCP protocol */
 } mcshm_path;
 
 typedef enum mcshm_class {
@@ -267,7 +276,12 @@ mcshm_status mcshm_buffer_withdraw(mcshm *c, void *address, size_t size);
  */
 mcshm_status mcshm_revoke(mcshm *c, void *address, size_t size);
 
-/* Opens a segment by name; NOT_FOUND, ACCESS (another tenant's, not public). */
+/*
+ * Opens a segment by name: one of this host, one that the cluster's metadata knows, or
+ * "HOST:PORT/NAME", whose agent's [peer] listen is HOST:PORT; "mooncake:NAME" for a stock Mooncake
+ * process. NOT_FOUND, ACCESS (another tenant's, not public), METADATA, PEER_UNREACHABLE, AUTH, TIMEOUT
+ * ([peer] open_ms), ENCRYPTION.
+ */
 mcshm_status mcshm_segment_open(mcshm *c, const char *name, mcshm_segment *out);
 /* Tasks under way on it end FAILED. INVALID_HANDLE when it is not open. */
 mcshm_status mcshm_segment_close(mcshm *c, mcshm_segment segment);
@@ -438,12 +452,27 @@ typedef enum mcshm_query_what {
     MCSHM_QUERY_STATUS = 0,
     MCSHM_QUERY_SEGMENTS = 1, /* with their buffers */
     MCSHM_QUERY_EXTENTS = 2,
-    MCSHM_QUERY_SESSIONS = 3
+    MCSHM_QUERY_SESSIONS = 3,
+    MCSHM_QUERY_RAILS = 4, /* to other hosts: states, rates, what they carried */
+    MCSHM_QUERY_PEERS = 5  /* agents of other hosts */
 } mcshm_query_what;
 
 /* Asks the agent about itself. *json: one JSON object, NUL-terminated, free() it. A client
  * sees its own tenant's resources; root and the agent's own user see all. */
 mcshm_status mcshm_query(mcshm *c, mcshm_query_what what, char **json);
+
+typedef struct mcshm_peer {
+    uint64_t rtt_ns;      /* of one control message between the agents */
+    uint64_t incarnation; /* of the other agent */
+    char agent_version[32];
+} mcshm_peer;
+
+/*
+ * Has this host's agent ask another one, at address "host:port" (its [peer] listen), whether it
+ * lives: connects the two if they are not. timeout_ms: 1 .. 600,000. Errors: PEER_UNREACHABLE, AUTH,
+ * VERSION_MISMATCH, TIMEOUT, INVALID_ARGUMENT, NOT_SUPPORTED ([peer] listen = off here).
+ */
+mcshm_status mcshm_ping(mcshm *c, const char *address, uint32_t timeout_ms, mcshm_peer *out);
 
 #ifdef __cplusplus
 }

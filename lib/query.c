@@ -61,3 +61,31 @@ MCSHM_API mcshm_status mcshm_query(mcshm *c, mcshm_query_what what, char **json)
     mcl_close_fds(&fds);
     return status;
 }
+
+MCSHM_API mcshm_status mcshm_ping(mcshm *c, const char *address, uint32_t timeout_ms,
+                                  mcshm_peer *out)
+{
+    struct mcs_msg m = {.b.ping.timeout_ms = timeout_ms};
+    mcshm_status status = mcl_check(c);
+
+    if (status != MCSHM_OK)
+        return status;
+    if (address == NULL || out == NULL || strlen(address) >= sizeof(m.b.ping.address))
+        return mcl_fail(MCSHM_INVALID_ARGUMENT,
+                        "mcshm_ping: want an address of 1 to %zu bytes and room for the answer",
+                        sizeof(m.b.ping.address) - 1);
+    if (timeout_ms == 0 || timeout_ms > 600000)
+        return mcl_fail(MCSHM_INVALID_ARGUMENT, "mcshm_ping: timeout_ms is %u, not 1 .. 600000",
+                        timeout_ms);
+    snprintf(m.b.ping.address, sizeof(m.b.ping.address), "%s", address);
+    pthread_mutex_lock(&c->mutex);
+    status = mcl_call(c, MCS_MSG_PING, &m, -1, NULL);
+    pthread_mutex_unlock(&c->mutex);
+    if (status != MCSHM_OK)
+        return status;
+    out->rtt_ns = m.b.ping_reply.rtt_ns;
+    out->incarnation = m.b.ping_reply.incarnation;
+    memcpy(out->agent_version, m.b.ping_reply.agent_version, sizeof(out->agent_version));
+    out->agent_version[sizeof(out->agent_version) - 1] = '\0';
+    return MCSHM_OK;
+}

@@ -59,8 +59,8 @@ MCSHM_API const char *mcshm_state_name(mcshm_state state)
 
 MCSHM_API const char *mcshm_path_name(mcshm_path path)
 {
-    static const char *const names[] = {"none", "local", "caller", "staged",
-                                        "tcp",  "rdma",  "cuda",   "file"};
+    static const char *const names[] = {"none", "local", "caller", "staged",  "tcp",
+                                        "rdma", "cuda",  "file",   "mooncake"};
 
     static_assert(sizeof(names) / sizeof(names[0]) == MCS_PATH_COUNT, "a name for each path");
     return (unsigned)path < MCS_PATH_COUNT ? names[path] : "unknown";
@@ -79,7 +79,8 @@ MCS_STATUS_LIST(SAME)
 static_assert((int)MCSHM_STATE_FAILED == MCS_STATE_FAILED &&
                   (int)MCSHM_STATE_COMPLETED == MCS_STATE_COMPLETED,
               "public states");
-static_assert((int)MCSHM_PATH_CALLER == MCS_PATH_CALLER && (int)MCSHM_PATH_FILE == MCS_PATH_FILE,
+static_assert((int)MCSHM_PATH_CALLER == MCS_PATH_CALLER &&
+                  (int)MCSHM_PATH_MOONCAKE == MCS_PATH_MOONCAKE,
               "public paths");
 static_assert((int)MCSHM_READ == MCS_OP_READ && (int)MCSHM_WRITE == MCS_OP_WRITE,
               "public operations");

@@ -5,7 +5,7 @@
 #
 #   scripts/deps.sh                        what building, testing and linting need
 #   scripts/deps.sh build|test|lint|bench  only these groups; several may be named
-#   scripts/deps.sh --bench                the default and bench (UCX, to compare with)
+#   scripts/deps.sh --bench                the default and bench (UCX and iperf3, to compare with)
 set -euo pipefail
 
 usage() {
@@ -28,11 +28,11 @@ for group in "${groups[@]}"; do
     case $group in
     build)
         wanted+=(gcc libc6-dev make pkgconf libdpdk-dev libiniparser-dev libmicrohttpd-dev
-            libcjson-dev libnuma-dev)
+            libcjson-dev libnuma-dev liburing-dev libisal-dev libcurl4-openssl-dev libprotobuf-c-dev protobuf-c-compiler libssl-dev)
         ;;
-    test) wanted+=(libcriterion-dev python3 curl strace) ;;
+    test) wanted+=(libcriterion-dev python3 curl strace etcd-server etcd-client iproute2 iptables) ;;
     lint) wanted+=(git clang-format cppcheck shellcheck) ;;
-    bench) wanted+=(ucx-utils) ;;
+    bench) wanted+=(ucx-utils iperf3 python3-venv) ;;
     esac
 done
 

@@ -49,6 +49,7 @@
 
 #define MCS_NAME_MAX 256u /* segment and client names with their NUL */
 #define MCS_LOCATION_MAX 32u
+#define MCS_ADDRESS_MAX 256u /* "host:port" with its NUL */
 
 /* Notification limits: those of TENT's tent_notifi_record. */
 #define MCS_NOTIFY_NAME_MAX 256u
@@ -103,6 +104,7 @@ enum mcs_path {
     MCS_PATH_RDMA = 5,
     MCS_PATH_CUDA = 6,
     MCS_PATH_FILE = 7,
+    MCS_PATH_MOONCAKE = 8, /* stock Mooncake's TCP protocol */
     MCS_PATH_COUNT
 };
 

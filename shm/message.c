@@ -30,6 +30,7 @@ static const struct {
     [MCS_MSG_MAP] = {sizeof(struct mcs_msg_map), sizeof(struct mcs_msg_map_reply)},
     [MCS_MSG_UNMAP] = {sizeof(struct mcs_msg_unmap), 0},
     [MCS_MSG_QUERY] = {sizeof(struct mcs_msg_query), sizeof(struct mcs_msg_query_reply)},
+    [MCS_MSG_PING] = {sizeof(struct mcs_msg_ping), sizeof(struct mcs_msg_ping_reply)},
 };
 
 size_t mcs_msg_request_size(uint16_t type)

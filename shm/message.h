@@ -43,6 +43,7 @@ enum mcs_msg_type {
     MCS_MSG_MAP = 16, /* reply + fd of the granted extent */
     MCS_MSG_UNMAP = 17,
     MCS_MSG_QUERY = 18, /* reply + fd of a memfd with JSON text */
+    MCS_MSG_PING = 19,  /* another host's agent */
     MCS_MSG_COUNT
 };
 
@@ -200,6 +201,8 @@ enum mcs_query {
     MCS_QUERY_SEGMENTS,
     MCS_QUERY_EXTENTS,
     MCS_QUERY_SESSIONS,
+    MCS_QUERY_RAILS,
+    MCS_QUERY_PEERS,
     MCS_QUERY_COUNT
 };
 struct mcs_msg_query {
@@ -208,6 +211,17 @@ struct mcs_msg_query {
 };
 struct mcs_msg_query_reply {
     uint64_t length; /* bytes of JSON in the memfd */
+};
+
+struct mcs_msg_ping {
+    char address[MCS_ADDRESS_MAX]; /* "host:port" of its [peer] listen */
+    uint32_t timeout_ms;
+    uint32_t reserved;
+};
+struct mcs_msg_ping_reply {
+    uint64_t rtt_ns;
+    uint64_t incarnation;
+    char agent_version[32];
 };
 
 union mcs_msg_body {
@@ -237,6 +251,8 @@ union mcs_msg_body {
     struct mcs_msg_unmap unmap;
     struct mcs_msg_query query;
     struct mcs_msg_query_reply query_reply;
+    struct mcs_msg_ping ping;
+    struct mcs_msg_ping_reply ping_reply;
 };
 
 struct mcs_msg {

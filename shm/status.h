@@ -40,12 +40,21 @@
     X(LIMIT, 28, "a configured limit was reached")                                                 \
     X(PROTOCOL, 29, "malformed message or shared memory")                                          \
     X(MEMORY_FAULT, 30, "shared memory was taken away while in use")                               \
-    X(INTERNAL, 31, "internal error")
+    X(INTERNAL, 31, "internal error")                                                              \
+    X(PEER_UNREACHABLE, 32, "the peer's agent cannot be reached")                                  \
+    X(STALE, 33, "a later incarnation has taken the segment's or the peer's place")                \
+    X(CHECKSUM, 34, "bytes were damaged on their way")                                             \
+    X(RAIL, 35, "no rail could carry it to its end")                                               \
+    X(METADATA, 36, "the metadata service does not answer or refuses")                             \
+    X(AUTH, 37, "the peer failed authentication")                                                  \
+    X(ENCRYPTION, 38, "encryption is required and no encrypted rail exists")                       \
+    X(LOCAL_RESOURCE, 39, "this host is out of ports, descriptors or buffers")
 
 enum mcs_status {
 #define MCS_STATUS_ENUM(name, value, text) MCS_##name = value,
     MCS_STATUS_LIST(MCS_STATUS_ENUM)
 #undef MCS_STATUS_ENUM
+        MCS_STATUS_COUNT
 };
 
 #endif

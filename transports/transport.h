@@ -2,25 +2,23 @@
 /*
  * The operations table of a transport: one way to move bytes.
  *
- * Words.  memory: a stretch of this host's memory that the agent owns or was given (an
- * extent).  registration: what the transport needs to reach a memory (an MR, a fixed
- * buffer, a driver mapping); NULL where it needs nothing.  peer: where the other side of a
- * slice lives.  link: a transport's established way to a peer, one per rail.  slice: the
- * part of a task that one link carries; the engine cuts tasks into slices and decides
- * which link gets which.
+ * Words.  slice: the part of a task that one rail carries; the engine cuts tasks into slices
+ * and decides which link gets which.  link: a transport's way to a peer on one rail: one or more
+ * connections.  visitor: whom an inbound connection serves, a thing of the agent's.
  *
- * Threads.  Control calls (init .. disconnect, describe) come from the control thread and
- * may take their time, but never block on a third party.  Data calls (post, poll, cancel,
- * quiesce) come from the one engine that owns the link; they never block.
+ * Instances and threads.  Each engine has an instance of its own; everything but
+ * describe() is called by that engine's thread, and nothing ever blocks.  Connections are opened and
+ * authorised by the control thread and then handed over as sockets.
  *
  * Lifetime of a slice.  post() takes the slice; from then on it belongs to the transport
- * until poll() hands it back with `status` set, whatever happens to the link: every slice
- * posted comes back exactly once.  A transport with MCT_CAP_SYNCHRONOUS hands it back in
- * post() itself and is never polled.
+ * until host->done() hands it back with `status` set, whatever happens to the link: every slice
+ * posted comes back exactly once, from turn() or from a control call, never from inside post().  A
+ * transport with MCT_CAP_SYNCHRONOUS hands it back in post() itself and calls nobody.
  *
  * The promise (docs/architecture.md): once a slice came back, its local end is quiet: the
- * source is no longer read, a READ's destination no longer written.  quiesced says whether
- * the peer has confirmed the same for its side.
+ * source is no longer read, a READ's destination no longer written.  `settled` says whether
+ * the peer's end is, too: it answered, or nothing of the slice was ever sent.  A slice that came
+ * back unsettled may still land at the peer until its connection is killed (kill()).
  */
 #ifndef MCT_TRANSPORT_H
 #define MCT_TRANSPORT_H
@@ -29,9 +27,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct mct;      /* an instance of a transport */
-struct mct_reg;  /* a registration */
-struct mct_link; /* a way to a peer */
+struct mct;      /* an instance of a transport: one an engine */
+struct mct_link; /* a way to a peer: one a rail */
+struct mct_uring;
 
 #define MCT_CAP_SAME_HOST (UINT64_C(1) << 0)  /* reaches memory of this host */
 #define MCT_CAP_CROSS_HOST (UINT64_C(1) << 1) /* reaches memory of other agents */
@@ -40,90 +38,165 @@ struct mct_link; /* a way to a peer */
 #define MCT_CAP_FILE (UINT64_C(1) << 4)
 #define MCT_CAP_SYNCHRONOUS (UINT64_C(1) << 5) /* post() completes its slices */
 #define MCT_CAP_ENCRYPTED (UINT64_C(1) << 6)
+#define MCT_CAP_KILL (UINT64_C(1) << 7) /* kill() settles what a lost connection left open */
 
-enum mct_memory_kind { MCT_MEMORY_HOST = 0, MCT_MEMORY_GPU = 1, MCT_MEMORY_FILE = 2 };
-
-struct mct_memory {
-    enum mct_memory_kind kind;
-    void *base;         /* agent's mapping; NULL for GPU and file memory */
-    int fd;             /* memfd, dmabuf or file; -1 */
-    uint64_t size;      /* bytes */
-    uint64_t page_size; /* bytes */
-    int node;           /* NUMA node, -1 unknown */
-    uint32_t access;    /* MCS_ACCESS_* that remote sides get; 0: local use only */
-};
-
-/* Where a link goes. Same-host transports take NULL. */
-struct mct_peer {
-    const char *address;    /* host:port, as the transport prints it in describe() */
-    const char *local;      /* local interface, address or device; NULL: any */
-    uint64_t incarnation;   /* of the peer's agent */
-    const void *parameters; /* the peer's answer in the transport's own format */
-    size_t parameters_size;
-};
-
-enum mct_op { MCT_READ = 1, MCT_WRITE = 2 }; /* as MCS_OP_READ and MCS_OP_WRITE */
+/* MCT_READ and MCT_WRITE as MCS_OP_READ and MCS_OP_WRITE. */
+enum mct_op { MCT_READ = 1, MCT_WRITE = 2, MCT_NOTIFY = 3 };
 
 struct mct_slice {
     enum mct_op op;
     bool large;      /* of a large task: go past the cache where the target is not in it */
     uint64_t pass;   /* the same in all slices of a task, different in the next task */
     uint64_t length; /* bytes, not 0 */
-    /* local end */
-    struct mct_reg *local_reg;
-    void *local; /* agent's pointer, or NULL with an offset into local_reg */
-    uint64_t local_offset;
-    /* remote end: same host, the agent's pointer; else address and key at the peer */
+    /* local end: the agent's pointer, good until the slice comes back */
+    void *local;
+    /* remote end: same host, the agent's pointer; else what the peer knows it by */
     void *remote;
     uint64_t remote_address;
-    uint64_t remote_key;
+    uint64_t remote_incarnation; /* of the segment */
+    uint32_t remote_export;      /* index in the peer's table of what this agent opened there */
+    /* MCT_NOTIFY: `local` holds the name and then the message, `length` both together */
+    uint32_t name_length;
+    uint64_t source; /* incarnation of the sending session */
+    uint64_t bytes;  /* moved by the task that carries the notification */
     /* result, set when the slice comes back */
-    int status;     /* 0 or a negative errno; -ECANCELED after cancel */
-    bool quiesced;  /* the remote end has confirmed that nothing more lands */
-    uint64_t moved; /* bytes */
+    uint16_t status; /* enum mcs_status: OK; CANCELED after cancel(); RAIL: the connection was
+                        lost, `error` says how; else what the peer or a check said */
+    int error;       /* 0 or a negative errno behind RAIL */
+    bool settled;    /* nothing more of it can land at the peer */
+    uint64_t conn;   /* the connection it went on; 0: it was never sent */
+    uint64_t moved;  /* bytes */
     /* the engine's own */
     void *owner;
+    uint64_t posted; /* ticks */
     struct mct_slice *next;
+    /* the transport's own while it has the slice */
+    struct mct_slice *link_next, *link_prev;
+    void *link_state;
+};
+
+/* A request of a peer about this host's memory, as the target's engine sees it. */
+struct mct_request {
+    enum mct_op op;
+    uint32_t export_index;
+    uint64_t incarnation; /* of the segment */
+    uint64_t address;     /* in the segment's address space; of this part */
+    uint64_t length;      /* bytes of this part */
+};
+
+/* What a transport asks of its engine; called by the engine's thread, from inside turn(). */
+struct mct_host {
+    void *context;
+    /* A slice comes back. */
+    void (*done)(void *context, struct mct_slice *slice);
+    /* A connection of a link is gone; its slices have come back before. */
+    void (*lost)(void *context, struct mct_link *link, uint64_t conn, int error);
+    /* The peer has confirmed that the connection `conn` is dead and nothing of it lands any more. */
+    void (*killed)(void *context, struct mct_link *link, uint64_t conn);
+    /* An inbound connection is gone; `why` is a static sentence for the log. */
+    void (*left)(void *context, void *visitor, uint64_t conn, int error, const char *why);
+    /* Target: where is this, and may the visitor do it? Good until the next turn, and for I/O posted
+     * with it until that is over or quiesce() asks. Returns an enum mcs_status. */
+    uint16_t (*resolve)(void *context, void *visitor, const struct mct_request *r, void **pointer);
+    /* Target: puts a notification into the owner's inbox. OK, INBOX_FULL (the initiator tries
+     * again), STALE, ... */
+    uint16_t (*notify)(void *context, void *visitor, const struct mct_request *r, uint64_t source,
+                       uint64_t bytes, const void *name, uint32_t name_length, const void *message,
+                       uint32_t message_length);
 };
 
 struct mct_env {
     void (*log)(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
-    const char *(*option)(const char *key); /* configuration value of [transport] key, or NULL */
-    unsigned engines;
+    struct mct_host host;
+    struct mct_uring *uring; /* the engine's; NULL where no transport needs one */
+    uint64_t tick_hz;
+    bool checksum;          /* CRC32C per slice, on what this side sends */
+    uint64_t zero_copy_min; /* bytes; UINT64_MAX: never */
+    unsigned
+        max_requests; /* unanswered on one connection, as initiator and as target; 0: default */
+};
+
+/* A connected socket with its greeting done. */
+struct mct_conn {
+    int fd;      /* non-blocking; the transport's from now on, also on errors */
+    uint64_t id; /* random, not 0; names it in KILL */
+    /* what the peer offers: the lower of both sides' */
+    uint64_t features;
+};
+
+/* Counters of an instance; written by its engine, read relaxed by anybody. */
+struct mct_stats {
+    uint64_t conns, inbound;             /* open now */
+    uint64_t sent_bytes, received_bytes; /* payload, both roles */
+    uint64_t served;                     /* requests of peers answered OK */
+    uint64_t refused;                    /* requests of peers refused: range, access, stale, ... */
+    uint64_t protocol_errors;            /* inbound connections closed for nonsense */
+    uint64_t checksum_errors;            /* found by this side */
+    uint64_t dropped;          /* parts of requests that arrived after their end or revocation */
+    uint64_t filler_bytes;     /* sent in the place of what was cancelled */
+    uint64_t zero_copy;        /* sends without a copy */
+    uint64_t zero_copy_copied; /* asked for without, copied by the kernel after all */
+    uint64_t kills;            /* inbound connections killed at a peer's request */
+    uint64_t lost;             /* connections lost, both roles */
 };
 
 struct mct_ops {
-    const char *name;      /* "local", "tcp", "rdma" */
+    const char *name;      /* "local", "tcp", "mooncake" */
     uint8_t path;          /* enum mcs_path reported in slots */
-    uint64_t capabilities; /* MCT_CAP_*, before probing */
+    uint64_t capabilities; /* MCT_CAP_* */
 
     int (*init)(const struct mct_env *env, struct mct **out);
+    /* Closes what is open; slices still out come back first. */
     void (*fini)(struct mct *t);
 
-    /* NULL where memory needs no registration. */
-    int (*reg)(struct mct *t, const struct mct_memory *memory, struct mct_reg **out);
-    void (*unreg)(struct mct *t, struct mct_reg *reg);
-
-    /* -EINPROGRESS: the link comes up later, post() says -EAGAIN until it is. */
-    int (*connect)(struct mct *t, const struct mct_peer *peer, unsigned engine,
-                   struct mct_link **out);
+    /* A link without connections. `owner` comes back through mct_link_owner(). */
+    int (*connect)(struct mct *t, void *owner, struct mct_link **out);
+    /* All its connections go (see abort), then the link: when this returns, all its slices came back
+     * through done() and nobody is told of it any more. Waits for no peer; where zero-copy sends may
+     * be out, abort() first and wait for lost(), then it does not wait for the network card either.
+     * From done(), lost() and killed(), too. */
     void (*disconnect)(struct mct_link *link);
+    /* One connection more for a link. */
+    int (*adopt)(struct mct_link *link, const struct mct_conn *conn);
+    /* Gives all connections of the link up at once: slices come back with RAIL. */
+    void (*abort)(struct mct_link *link, int error);
 
-    /* Takes slices in order; returns how many were taken, 0 when the link is full or down. */
+    /* Takes slices in order; returns how many were taken: 0 when the link is full or down. */
     unsigned (*post)(struct mct_link *link, struct mct_slice *const *slices, unsigned n);
-    /* Hands back up to n finished slices. */
-    unsigned (*poll)(struct mct_link *link, struct mct_slice **done, unsigned n);
-    /* Asks for a slice to end early; it comes back through poll(). */
+    /* Asks for a slice to end early; it comes back through done(), soon: what is unsent is withdrawn
+     * or replaced by filler, and what awaits only the peer's answer comes back unsettled. */
     void (*cancel)(struct mct_link *link, struct mct_slice *slice);
-    /* Stops all writing into [address, address + length) on behalf of peers.
-     * 0: quiet; -EINPROGRESS: ask again. */
-    int (*quiesce)(struct mct *t, uint64_t address, uint64_t length);
+    /* Asks the peer, over this link, to end connection `conn` of the same route; host->killed()
+     * answers. -EAGAIN: the link has no connection. */
+    int (*kill)(struct mct_link *link, uint64_t conn);
+    /* Bytes that the peer's kernel has acknowledged or that came from it, over all living
+     * connections of the link: grows while the path lives, however slow. */
+    uint64_t (*progress)(struct mct_link *link);
 
-    /* One JSON object about the transport or, with link, about that link. Returns the bytes
-     * it needs, like snprintf(). */
-    size_t (*describe)(struct mct *t, struct mct_link *link, char *out, size_t size);
+    /* Target role: a connection that serves `visitor`. */
+    int (*serve)(struct mct *t, const struct mct_conn *conn, void *visitor);
+    /* Ends all connections that serve the visitor; 0: gone, -EINPROGRESS: ask again next turn. */
+    int (*dismiss)(struct mct *t, void *visitor);
+
+    /* Stops all I/O of this engine into and out of [base, base + length), both roles: slices come
+     * back CANCELED, peers' requests are refused with REVOKED. 0: quiet; -EINPROGRESS: again. */
+    int (*quiesce)(struct mct *t, const void *base, uint64_t length);
+
+    /* Moves everything on; true when something happened. */
+    bool (*turn)(struct mct *t);
+    /* Is anything under way that will need a turn? (An event on the uring's descriptor tells when.) */
+    bool (*pending)(const struct mct *t);
+    const struct mct_stats *(*stats)(const struct mct *t);
 };
 
+/* `owner` of connect(): every transport's struct mct_link begins with it. */
+static inline void *mct_link_owner(const struct mct_link *link)
+{
+    return *(void *const *)(const void *)link;
+}
+
 extern const struct mct_ops mct_local_ops;
+extern const struct mct_ops mct_tcp_ops;
+extern const struct mct_ops mct_mooncake_ops;
 
 #endif

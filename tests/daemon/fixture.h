@@ -54,23 +54,24 @@ static inline void fix_extent(struct mcd_extent *e, uint64_t address, uint32_t h
     e->handle = handle;
 }
 
-/* access: rights of the one buffer that covers the target's extent. */
-static inline void fix_init(struct fixture *f, uint32_t access, uint64_t slice)
+/* access: rights of the one buffer that covers the target's extent. nets: what the engine's options
+ * say of other hosts, NULL: nothing. */
+static inline void fix_init_nets(struct fixture *f, uint32_t access, uint64_t slice,
+                                 const struct mcd_engine_options *nets)
 {
-    struct mcd_engine_options o = {
-        .tick_hz = fix_tick_hz(),
-        .tick_shift = 3,
-        .spin_us = 20,
-        .slice = slice,
-        .stream_min = 256 << 10,
-        .deadline_us = 30000000,
-        .control_fd = -1,
-    };
+    struct mcd_engine_options o = nets != NULL ? *nets : (struct mcd_engine_options){0};
     struct mcs_queue_layout l;
     struct mcd_snapshot *old;
     struct mcd_command add = {.kind = MCD_COMMAND_ADD, .queue = &f->queue};
     struct mcs_session_header header = {.session_incarnation = 77};
 
+    o.tick_hz = fix_tick_hz();
+    o.tick_shift = 3;
+    o.spin_us = 20;
+    o.slice = slice;
+    o.stream_min = 256 << 10;
+    o.deadline_us = 30000000;
+    o.control_fd = -1;
     memset(f, 0, sizeof(*f));
     cr_assert_eq(mcd_engine_create(&o, &f->engine), 0);
     f->session = calloc(1, sizeof(*f->session));
@@ -100,6 +101,22 @@ static inline void fix_init(struct fixture *f, uint32_t access, uint64_t slice)
     mcd_engine_command(f->engine, &add);
     while (mcs_load_acquire(&add.done) == 0) /* partner: run_commands() */
         mcd_engine_turn(f->engine);
+}
+
+static inline void fix_init(struct fixture *f, uint32_t access, uint64_t slice)
+{
+    fix_init_nets(f, access, slice, NULL);
+}
+
+/* A command, until it is over. */
+static inline void fix_call(struct mcd_engine *g,
+                            bool (*call)(struct mcd_engine *, struct mcd_command *), void *context)
+{
+    struct mcd_command c;
+
+    mcd_engine_call(g, &c, call, context);
+    while (mcs_load_acquire(&c.done) == 0) /* partner: run_commands() */
+        mcd_engine_turn(g);
 }
 
 static inline void fix_fini(struct fixture *f)

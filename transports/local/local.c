@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Same host: the agent has both ends mapped and copies. Slices complete as they are posted. */
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "copy.h"
@@ -36,15 +35,11 @@ static void local_fini(struct mct *t)
     free(t);
 }
 
-static int local_connect(struct mct *t, const struct mct_peer *peer, unsigned engine,
-                         struct mct_link **out)
+static int local_connect(struct mct *t, void *owner, struct mct_link **out)
 {
-    struct mct_link *link;
+    struct mct_link *link = calloc(1, sizeof(*link));
 
-    (void)engine;
-    if (peer != NULL)
-        return -EINVAL; /* another host's */
-    link = calloc(1, sizeof(*link));
+    (void)owner;
     if (link == NULL)
         return -ENOMEM;
     mct_reuse_init(&link->reuse, t->cache_size);
@@ -92,19 +87,11 @@ static unsigned local_post(struct mct_link *link, struct mct_slice *const *slice
         }
         s->moved = s->length;
         s->status = 0;
-        s->quiesced = true;
+        s->settled = true;
     }
     if (streamed)
         mct_stream_fence(); /* the slots' stores must come after the bytes */
     return n;
-}
-
-static unsigned local_poll(struct mct_link *link, struct mct_slice **done, unsigned n)
-{
-    (void)link;
-    (void)done;
-    (void)n;
-    return 0;
 }
 
 static void local_cancel(struct mct_link *link, struct mct_slice *slice)
@@ -113,22 +100,27 @@ static void local_cancel(struct mct_link *link, struct mct_slice *slice)
     (void)slice; /* it has come back already */
 }
 
-static int local_quiesce(struct mct *t, uint64_t address, uint64_t length)
+static int local_quiesce(struct mct *t, const void *base, uint64_t length)
 {
     (void)t;
-    (void)address;
+    (void)base;
     (void)length;
     return 0; /* nothing is ever under way between two posts */
 }
 
-static size_t local_describe(struct mct *t, struct mct_link *link, char *out, size_t size)
+static bool local_turn(struct mct *t)
 {
     (void)t;
-    (void)link;
-    return (size_t)snprintf(out, size, "{\"transport\":\"local\",\"kernel\":\"%s\"}",
-                            mct_copy_kernel());
+    return false;
 }
 
+static bool local_pending(const struct mct *t)
+{
+    (void)t;
+    return false;
+}
+
+/* It has neither connections nor peers: what is left out of the table is never asked of it. */
 const struct mct_ops mct_local_ops = {
     .name = "local",
     .path = MCS_PATH_LOCAL,
@@ -138,8 +130,8 @@ const struct mct_ops mct_local_ops = {
     .connect = local_connect,
     .disconnect = local_disconnect,
     .post = local_post,
-    .poll = local_poll,
     .cancel = local_cancel,
     .quiesce = local_quiesce,
-    .describe = local_describe,
+    .turn = local_turn,
+    .pending = local_pending,
 };

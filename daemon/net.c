@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "net.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "log.h"
+#include "transports/uring.h"
+
+#define URING_ENTRIES 1024u
+#define SLEEP_MAX_MS 1000
+
+static void transport_log(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void transport_log(int level, const char *format, ...)
+{
+    char text[512];
+    va_list ap;
+
+    va_start(ap, format);
+    vsnprintf(text, sizeof(text), format, ap);
+    va_end(ap);
+    mcd_log(level, "%s", text);
+}
+
+/* ---- called by the transports ---------------------------------------------------- */
+
+/* Slices come back in the middle of anything, even of a call to a transport: they are only taken
+ * in, and looked at between two such calls. */
+static void on_done(void *context, struct mct_slice *s)
+{
+    struct mcd_engine *g = context;
+    struct mcd_net *n = g->net;
+
+    if (n->closing)
+        return;
+    s->next = NULL;
+    *n->returned_end = s;
+    n->returned_end = &s->next;
+}
+
+static void on_lost(void *context, struct mct_link *link, uint64_t conn, int error)
+{
+    struct mcd_engine *g = context;
+
+    if (!g->net->closing)
+        mcd_route_on_lost(g, link, conn, error);
+}
+
+static void on_killed(void *context, struct mct_link *link, uint64_t conn)
+{
+    struct mcd_engine *g = context;
+
+    if (!g->net->closing)
+        mcd_route_on_killed(g, link, conn);
+}
+
+/* ---- life ------------------------------------------------------------------------ */
+
+int mcd_net_create(struct mcd_engine *g)
+{
+    struct mcd_net *n = calloc(1, sizeof(*n));
+    struct mct_env env = {
+        .log = transport_log,
+        .host = {.context = g,
+                 .done = on_done,
+                 .lost = on_lost,
+                 .killed = on_killed,
+                 .left = mcd_serve_left,
+                 .resolve = mcd_serve_resolve,
+                 .notify = mcd_serve_notify},
+        .tick_hz = g->o.tick_hz,
+        .checksum = g->o.checksum,
+        .zero_copy_min = g->o.zero_copy_min,
+        .max_requests = g->o.max_requests,
+    };
+    char error[256] = "";
+    int res;
+
+    g->net = n;
+    if (n == NULL)
+        return -ENOMEM;
+    n->returned_end = &n->returned;
+    if (g->o.nnets > MCD_NETS_MAX)
+        return -EINVAL;
+    if (g->o.network) {
+        struct epoll_event ev = {.events = EPOLLIN};
+
+        res = mct_uring_create(URING_ENTRIES, &n->uring, error, sizeof(error));
+        if (res != 0) {
+            mcd_error("engine %u: %s", g->o.id, error);
+            return res;
+        }
+        if (epoll_ctl(g->epoll_fd, EPOLL_CTL_ADD, mct_uring_event_fd(n->uring), &ev) != 0)
+            return -errno;
+        env.uring = n->uring;
+    }
+    for (unsigned i = 0; i < g->o.nnets; i++) {
+        res = g->o.nets[i]->init(&env, &n->nets[i].t);
+        if (res != 0)
+            return res;
+        n->nets[i].ops = g->o.nets[i];
+        n->n++;
+    }
+    return 0;
+}
+
+void mcd_net_close(struct mcd_engine *g)
+{
+    struct mcd_net *n = g->net;
+
+    if (n == NULL || n->closing)
+        return;
+    n->closing = true; /* no task is told anything any more */
+    for (struct mcd_route *r = n->routes; r != NULL; r = r->next) {
+        for (unsigned i = 0; i < r->nrails; i++)
+            r->o.ops->disconnect(r->rails[i].link);
+        r->nrails = 0;
+    }
+    while (n->n != 0) {
+        n->n--;
+        n->nets[n->n].ops->fini(n->nets[n->n].t);
+    }
+    if (n->uring != NULL)
+        mct_uring_destroy(n->uring);
+    n->uring = NULL;
+    mcd_slices_fini(&n->slices);
+}
+
+void mcd_net_destroy(struct mcd_engine *g)
+{
+    mcd_net_close(g);
+    free(g->net);
+    g->net = NULL;
+}
+
+void mcd_net_enable(struct mcd_engine *g)
+{
+    struct mcd_net *n = g->net;
+    int res;
+
+    if (n->enabled)
+        return;
+    n->enabled = true;
+    if (n->uring == NULL)
+        return;
+    res = mct_uring_enable(n->uring);
+    if (res != 0)
+        mcd_error("engine %u: cannot enable its io_uring: %s", g->o.id, strerror(-res));
+}
+
+struct mct *mcd_net_find(const struct mcd_net *n, const struct mct_ops *ops)
+{
+    for (unsigned i = 0; i < n->n; i++)
+        if (n->nets[i].ops == ops)
+            return n->nets[i].t;
+    return NULL;
+}
+
+/* ---- a turn ---------------------------------------------------------------------- */
+
+void mcd_net_look_at_clock(struct mcd_engine *g)
+{
+    struct mcd_net *n = g->net;
+
+    n->ticks = mcs_ticks();
+    n->now = g->o.clock != NULL ? g->o.clock() : mcd_ticks_to_ns(g, n->ticks);
+}
+
+void mcd_net_touch(struct mcd_net *n, struct mcd_queue *q)
+{
+    if (q->touched)
+        return;
+    q->touched = true;
+    q->touched_next = n->touched;
+    n->touched = q;
+}
+
+void mcd_net_publish(struct mcd_engine *g)
+{
+    struct mcd_net *n = g->net;
+
+    while (n->touched != NULL) {
+        struct mcd_queue *q = n->touched;
+
+        n->touched = q->touched_next;
+        q->touched = false;
+        mcd_batches_flush(q);
+        if (q->broken) /* no turn of its own any more */
+            mcd_queue_wake(g, q);
+    }
+}
+
+bool mcd_net_reap(struct mcd_engine *g)
+{
+    struct mcd_net *n = g->net;
+    bool any = n->returned != NULL;
+
+    while (n->returned != NULL) {
+        struct mct_slice *s = n->returned;
+
+        n->returned = s->next;
+        if (n->returned == NULL)
+            n->returned_end = &n->returned;
+        mcd_remote_back(g, s->owner);
+    }
+    return any;
+}
+
+bool mcd_net_holds(const struct mcd_engine *g, const struct mcd_slice *s)
+{
+    uintptr_t at = (uintptr_t)s->s.local;
+
+    for (const struct mcd_command *c = g->calls; c != NULL; c = c->next) {
+        const struct mcd_quiesce *q = c->context;
+        uintptr_t base;
+
+        if (c->kind != MCD_COMMAND_CALL || c->call != mcd_engine_quiesce)
+            continue;
+        base = (uintptr_t)q->base;
+        if (at < base + q->length && base < at + s->s.length)
+            return true;
+    }
+    return false;
+}
+
+static bool run_routes(struct mcd_engine *g)
+{
+    struct mcd_net *n = g->net;
+    struct mcd_route *r = n->dirty;
+    bool any = false;
+
+    n->dirty = NULL;
+    while (r != NULL) {
+        struct mcd_route *next = r->dirty_next;
+
+        r->dirty = false;
+        any |= mcd_schedule(g, r);
+        r = next;
+    }
+    return any;
+}
+
+static void tick(struct mcd_engine *g)
+{
+    struct mcd_net *n = g->net;
+    struct mcd_route *r = n->active;
+
+    n->tick_at = n->now + MCD_TICK_NS;
+    while (r != NULL) {
+        struct mcd_route *next = r->active_next;
+
+        mcd_route_tick(g, r);
+        r = next;
+    }
+    mcd_net_reap(g);
+}
+
+/* What is new is posted first and goes out in the same turn; what comes back makes room for the
+ * next. Each transport's turn is one of the io_uring, too. */
+bool mcd_net_turn(struct mcd_engine *g)
+{
+    struct mcd_net *n = g->net;
+    bool any = false;
+
+    if (n->dirty != NULL) {
+        mcd_net_look_at_clock(g);
+        any |= run_routes(g);
+    }
+    if (n->enabled)
+        for (unsigned i = 0; i < n->n; i++)
+            any |= n->nets[i].ops->turn(n->nets[i].t);
+    if (n->active != NULL || n->returned != NULL) {
+        mcd_net_look_at_clock(g);
+        any |= mcd_net_reap(g);
+        if (n->now >= n->tick_at)
+            tick(g);
+    }
+    if (n->touched != NULL) {
+        mcd_net_publish(g);
+        any = true;
+    }
+    return any;
+}
+
+bool mcd_net_may_sleep(struct mcd_engine *g)
+{
+    struct mcd_net *n = g->net;
+
+    return n->returned == NULL && n->dirty == NULL &&
+           (n->uring == NULL || !n->enabled || mct_uring_arm(n->uring));
+}
+
+int mcd_net_timeout(const struct mcd_engine *g)
+{
+    const struct mcd_net *n = g->net;
+    uint64_t ticks = mcd_wheel_next(g->wheel, g->now), ms;
+
+    if (ticks == UINT64_MAX)
+        return n->active != NULL ? (int)(MCD_TICK_NS / 1000000) : -1;
+    ms = ticks / g->ticks_per_us / 1000 + 1;
+    if (n->active != NULL && ms > MCD_TICK_NS / 1000000)
+        ms = MCD_TICK_NS / 1000000;
+    return ms < SLEEP_MAX_MS ? (int)ms : SLEEP_MAX_MS;
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The half of an engine that reaches other hosts: instances of its transports, its routes, and the
+ * way of a task through them.  Engine's thread only, but where it says otherwise.
+ *
+ *   burst.c    remote.c              schedule.c                transports
+ *   taken ---> parked in a lane ---> cut, on the best rail --> posted
+ *              again ^  ended <------------- net.c: comes back <--'
+ */
+#ifndef MCD_NET_H
+#define MCD_NET_H
+
+#include "engine.h"
+#include "lane.h"
+#include "rail.h"
+#include "route.h"
+#include "slice.h"
+#include "task.h"
+
+#define MCD_GATHER 32u     /* slices given to a transport at a time */
+#define MCD_UNSETTLED 256u /* connections of a route that await their kill */
+#define MCD_TICK_NS UINT64_C(10000000)
+#define MCD_GRACE_US 20000u   /* an ending task lets the peer's answers in for so long */
+#define MCD_STUCK_US 1000000u /* what a transport does not hand back by then is taken by force */
+#define MCD_AGAIN_US 2000u    /* between tries to deliver into a full inbox */
+#define MCD_DAMAGES 4u        /* tries of a slice that arrives damaged */
+
+/* What the control thread sees of a rail: written relaxed by the engine. */
+struct mcd_rail_shown {
+    uint32_t state, reason, conns;
+    uint64_t since_ns, queued, rate, rtt_ns, loaded_ns;
+};
+
+struct mcd_route_rail {
+    struct mcd_rail rail;
+    struct mct_link *link; /* NULL: could not be made */
+    struct mct_slice *gather[MCD_GATHER];
+    unsigned ngather;
+    uint32_t changes;                     /* of the rail that have been told */
+    uint64_t lost, bytes, slices, failed; /* read relaxed by the control thread */
+    struct mcd_rail_shown shown;
+    /* set by the control thread before `made` counts it */
+    char local[72], peer[72];
+    unsigned rank;
+};
+
+/* A lost connection on which a WRITE may still be on its way. */
+struct mcd_unsettled {
+    uint64_t conn;
+    bool asked;
+    unsigned rail; /* over which its kill was asked */
+    uint64_t asked_at;
+};
+
+struct mcd_route {
+    struct mcd_route_options o;
+    uint32_t index; /* in lanes of queues */
+    unsigned made;  /* rails; control: release, engine: acquire */
+    struct mcd_route_rail rails[MCD_RAILS_MAX];
+    /* engine */
+    struct mct *transport; /* NULL: the engine has none of this kind */
+    unsigned nrails;       /* that have a link */
+    bool attached, detached, dirty, active, wants_told;
+    enum mcs_status verdict;
+    struct mcd_lane *lanes;
+    struct mcd_lane *turn[MCS_CLASS_COUNT];          /* whose turn it is */
+    struct mcd_slice_list again[MCS_CLASS_COUNT][2]; /* READs; WRITEs and NOTIFYs */
+    unsigned passed[MCS_CLASS_COUNT];                /* slices of higher classes that went before */
+    uint64_t waiting;                                /* bytes, in lanes and to be sent again */
+    uint64_t tasks;                                  /* read relaxed by the control thread */
+    struct mcd_unsettled unsettled[MCD_UNSETTLED];
+    uint32_t nunsettled;  /* read relaxed by the control thread */
+    unsigned next_killer; /* the rail that asks next */
+    uint64_t down_since;  /* ns; 0: a rail works */
+    uint64_t moved_over;  /* read relaxed by the control thread */
+    uint32_t wants;
+    uint64_t notices;                            /* names of notifications */
+    struct mcd_route *next, *prev;               /* of all */
+    struct mcd_route *active_next, *active_prev; /* of those that are not idle */
+    struct mcd_route *dirty_next;
+};
+
+struct mcd_net {
+    unsigned n;
+    struct {
+        const struct mct_ops *ops;
+        struct mct *t;
+    } nets[MCD_NETS_MAX];
+    struct mct_uring *uring;
+    bool enabled, closing;
+    uint64_t ticks, now;                        /* of this turn: ticks, and ns of its clock */
+    uint64_t tick_at;                           /* ns: next look at all active routes */
+    struct mct_slice *returned, **returned_end; /* that have come back and were not looked at */
+    struct mcd_route *routes, *active, *dirty;
+    struct mcd_queue *touched;
+    struct mcd_slices slices;
+    struct mcd_snapshot *open_buffers; /* control: release, engine: acquire */
+};
+
+/* ---- net.c ----------------------------------------------------------------------- */
+
+int mcd_net_create(struct mcd_engine *g);
+/* Everything is given back; in the engine's thread when there is one. Idempotent. */
+void mcd_net_close(struct mcd_engine *g);
+void mcd_net_destroy(struct mcd_engine *g);
+/* Before the first use of a transport: rings belong to the thread that enables them. */
+void mcd_net_enable(struct mcd_engine *g);
+struct mct *mcd_net_find(const struct mcd_net *n, const struct mct_ops *ops);
+
+bool mcd_net_turn(struct mcd_engine *g);
+/* Nothing to do in a turn? So it is where no other host was ever reached. */
+static inline bool mcd_net_idle(const struct mcd_net *n)
+{
+    return !n->enabled && n->touched == NULL;
+}
+/* Asks the io_uring to ring the engine's epoll with its next completion. False: one waits already. */
+bool mcd_net_may_sleep(struct mcd_engine *g);
+/* The last look before sleep: true when nothing waits, and whatever comes will ring. */
+bool mcd_net_may_sleep(struct mcd_engine *g);
+/* Milliseconds that the engine may sleep, -1: any time. */
+int mcd_net_timeout(const struct mcd_engine *g);
+/* The clock, where no turn has looked at it. */
+void mcd_net_look_at_clock(struct mcd_engine *g);
+/* Takes care of all slices that have come back. */
+bool mcd_net_reap(struct mcd_engine *g);
+/* Lies it in memory that is being made quiet? */
+bool mcd_net_holds(const struct mcd_engine *g, const struct mcd_slice *s);
+/* Publishes the batches of queues that were touched. */
+void mcd_net_publish(struct mcd_engine *g);
+/* The queue has batches to publish. */
+void mcd_net_touch(struct mcd_net *n, struct mcd_queue *q);
+
+/* ---- route.c --------------------------------------------------------------------- */
+
+/* To be scheduled in this turn or the next. */
+void mcd_route_dirty(struct mcd_net *n, struct mcd_route *r);
+/* The look at an active route every few ms. */
+void mcd_route_tick(struct mcd_engine *g, struct mcd_route *r);
+/* All connections of a rail are given up. */
+void mcd_route_abort(struct mcd_engine *g, struct mcd_route *r, unsigned rail, int error);
+bool mcd_route_works(const struct mcd_route *r);
+/* Tells log and control thread what has changed. */
+void mcd_route_show(struct mcd_engine *g, struct mcd_route *r);
+
+/* A WRITE came back from a lost connection without an answer. False: there are too many. */
+bool mcd_route_unsettled(struct mcd_route *r, uint64_t conn);
+void mcd_route_ask_kills(struct mcd_engine *g, struct mcd_route *r);
+/* From the transports. */
+void mcd_route_on_lost(struct mcd_engine *g, struct mct_link *link, uint64_t conn, int error);
+void mcd_route_on_killed(struct mcd_engine *g, struct mct_link *link, uint64_t conn);
+
+/* ---- schedule.c ------------------------------------------------------------------ */
+
+/* The rail for a slice of up to *length bytes, which becomes what the rail wants; NULL: none for now.
+ * avoid: the rail that failed it, or -1. */
+struct mcd_route_rail *mcd_schedule_rail(struct mcd_route *r, uint64_t *length, int avoid,
+                                         uint64_t now);
+/* Posts what may go. True when something did. */
+bool mcd_schedule(struct mcd_engine *g, struct mcd_route *r);
+
+/* ---- remote.c -------------------------------------------------------------------- */
+
+/* A fresh task to a segment of another host. */
+void mcd_remote_park(struct mcd_engine *g, struct mcd_task *t, struct mcd_segment *seg);
+/* The task ends so, once all its slices are back. hurry: without waiting for the peer's answers. */
+void mcd_remote_finish(struct mcd_engine *g, struct mcd_task *t, enum mcs_state state,
+                       enum mcs_status error, bool hurry);
+void mcd_remote_timer(struct mcd_engine *g, struct mcd_task *t);
+/* A slice has come back. */
+void mcd_remote_back(struct mcd_engine *g, struct mcd_slice *s);
+/* The connection that a slice to be sent again was lost on is dead for sure. */
+void mcd_remote_settled(struct mcd_engine *g, struct mcd_slice *s);
+/* The next task of a lane that may send; NULL: none. `check` is what may be spent on checks. */
+struct mcd_task *mcd_remote_next(struct mcd_engine *g, struct mcd_lane *l, unsigned class,
+                                 bool hold_writes, uint64_t *check);
+/* Bytes that its next slice has at most. */
+uint64_t mcd_remote_want(const struct mcd_task *t);
+/* Cuts the next slice, up to `length` bytes; NULL: the task has ended. */
+struct mcd_slice *mcd_remote_cut(struct mcd_engine *g, struct mcd_task *t, uint64_t length);
+/* Makes a slice ready to be sent again. False: its task has ended. */
+bool mcd_remote_recut(struct mcd_engine *g, struct mcd_slice *s);
+/* The slice is about to be posted. */
+void mcd_remote_posting(struct mcd_engine *g, struct mcd_slice *s);
+/* Ends all tasks of a lane alike. */
+void mcd_remote_finish_lane(struct mcd_engine *g, struct mcd_lane *l, enum mcs_state state,
+                            enum mcs_status error, bool hurry);
+
+/* ---- serve.c --------------------------------------------------------------------- */
+
+uint16_t mcd_serve_resolve(void *context, void *visitor, const struct mct_request *r,
+                           void **pointer);
+uint16_t mcd_serve_notify(void *context, void *visitor, const struct mct_request *r,
+                          uint64_t source, uint64_t bytes, const void *name, uint32_t name_length,
+                          const void *message, uint32_t message_length);
+void mcd_serve_left(void *context, void *visitor, uint64_t conn, int error, const char *why);
+
+#endif

@@ -1,0 +1,796 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A peer's control connection: who calls whom, which of two connections stays, requests and
+ * answers, and what happens when the other agent goes, comes back, or is another one. */
+#include "peer.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "cluster.h"
+#include <daemon/peer.pb-c.h>
+#include "log.h"
+#include "shm/status.h"
+#include "version.h"
+
+#define MS UINT64_C(1000000)
+
+static void wire_ready(void *context, struct mcd_wire *w);
+static void wire_message(void *context, struct mcd_wire *w, const struct mcd_wire_header *h,
+                         const uint8_t *payload, size_t size);
+static void wire_broken(void *context, struct mcd_wire *w, uint32_t status, const char *text);
+static void attempt_next(struct mcd_peer *p);
+
+const char *mcd_peer_state_word(enum mcd_peer_state s)
+{
+    static const char *const words[] = {"idle", "connecting", "greeting",
+                                        "up",   "waiting",    "defunct"};
+
+    return words[s];
+}
+
+static void set_state(struct mcd_peer *p, enum mcd_peer_state state)
+{
+    if (p->state == state)
+        return;
+    p->state = state;
+    p->since = mcd_now_ns();
+}
+
+/* ---- the list -------------------------------------------------------------------- */
+
+static void timer_fired(struct mcd_alarm *t)
+{
+    struct mcd_peer *p = t->context;
+
+    if (p->state == MCD_PEER_WAITING)
+        mcd_peer_want(p);
+}
+
+static struct mcd_peer *peer_create(struct mcd_cluster *c, const char *address)
+{
+    struct mcd_peer *p;
+
+    if (c->npeers >= c->agent->config.peers_max)
+        return NULL;
+    p = aligned_alloc(16, (sizeof(*p) + 15) & ~(size_t)15);
+    if (p == NULL)
+        return NULL;
+    memset(p, 0, sizeof(*p));
+    p->cluster = c;
+    p->watch.fd = -1;
+    p->timer.fire = timer_fired;
+    p->timer.context = p;
+    p->since = p->away_since = mcd_now_ns();
+    snprintf(p->address, sizeof(p->address), "%s", address);
+    p->next = c->peers;
+    c->peers = p;
+    c->npeers++;
+    return p;
+}
+
+static struct mcd_peer *find_address(const struct mcd_cluster *c, const char *address)
+{
+    struct mcd_peer *p = c->peers;
+
+    while (p != NULL && (p->state == MCD_PEER_DEFUNCT || strcmp(p->address, address) != 0))
+        p = p->next;
+    return p;
+}
+
+static struct mcd_peer *find_incarnation(const struct mcd_cluster *c, uint64_t incarnation)
+{
+    struct mcd_peer *p = c->peers;
+
+    while (p != NULL && (p->state == MCD_PEER_DEFUNCT || p->incarnation != incarnation))
+        p = p->next;
+    return p;
+}
+
+int mcd_peer_get(struct mcd_cluster *c, const char *address, struct mcd_peer **out)
+{
+    struct mcd_address a;
+    char text[MCD_ADDRESS_TEXT_MAX];
+
+    if (mcd_address_parse(address, false, &a) != 0 || !a.has_port)
+        return -EINVAL;
+    mcd_address_print(&a, text, sizeof(text));
+    *out = find_address(c, text);
+    if (*out == NULL)
+        *out = peer_create(c, text);
+    return *out != NULL ? 0 : -ENOSPC;
+}
+
+/* ---- requests -------------------------------------------------------------------- */
+
+static void fail_calls(struct mcd_peer *p, uint32_t status)
+{
+    while (p->calls != NULL) {
+        struct mcd_call *call = p->calls;
+
+        p->calls = call->next;
+        call->id = 0;
+        call->done(call, status, NULL, 0);
+    }
+}
+
+static void late_calls(struct mcd_peer *p, uint64_t now)
+{
+    struct mcd_call **link = &p->calls, *late = NULL;
+
+    while (*link != NULL) {
+        struct mcd_call *call = *link;
+
+        if (call->deadline > now) {
+            link = &call->next;
+            continue;
+        }
+        *link = call->next;
+        call->next = late;
+        late = call;
+    }
+    while (late != NULL) {
+        struct mcd_call *call = late;
+
+        late = call->next;
+        call->id = 0;
+        call->done(call, MCS_TIMEOUT, NULL, 0);
+    }
+}
+
+static void rewatch(struct mcd_peer *p)
+{
+    if (p->wire != NULL && p->watch.fd >= 0)
+        mcd_watch_change(p->cluster->agent, &p->watch, mcd_wire_wants(p->wire) | EPOLLRDHUP);
+}
+
+int mcd_peer_send(struct mcd_peer *p, uint16_t type, const ProtobufCMessage *m)
+{
+    struct mcd_wire_header h = {.type = type};
+    int res;
+
+    if (p->state != MCD_PEER_UP)
+        return -ENOTCONN;
+    res = mcd_wire_send(p->wire, &h, m);
+    rewatch(p);
+    return res;
+}
+
+int mcd_peer_call(struct mcd_peer *p, struct mcd_call *call, uint16_t type,
+                  const ProtobufCMessage *m, uint64_t limit_ms)
+{
+    struct mcd_wire_header h = {.type = type, .deadline_ms = (uint32_t)limit_ms};
+    int res;
+
+    if (p->state != MCD_PEER_UP)
+        return -ENOTCONN;
+    if (++p->next_id == 0)
+        p->next_id = 1;
+    h.id = p->next_id;
+    res = mcd_wire_send(p->wire, &h, m);
+    if (res != 0)
+        return res;
+    call->id = h.id;
+    call->deadline = mcd_now_ns() + limit_ms * MS;
+    call->next = p->calls;
+    p->calls = call;
+    rewatch(p);
+    return 0;
+}
+
+void mcd_peer_forget(struct mcd_peer *p, struct mcd_call *call)
+{
+    struct mcd_call **link = &p->calls;
+
+    if (call->id == 0)
+        return;
+    while (*link != NULL && *link != call)
+        link = &(*link)->next;
+    if (*link != NULL)
+        *link = call->next;
+    call->id = 0;
+}
+
+void mcd_peer_answer(struct mcd_peer *p, const struct mcd_wire_header *h, uint32_t status,
+                     const ProtobufCMessage *m)
+{
+    struct mcd_wire_header r = {.type = h->type, .reply = true, .id = h->id, .status = status};
+
+    if (p->wire == NULL || h->id == 0)
+        return;
+    mcd_wire_send(p->wire, &r, m);
+    rewatch(p);
+}
+
+static void on_reply(struct mcd_peer *p, const struct mcd_wire_header *h, const uint8_t *payload,
+                     size_t size)
+{
+    struct mcd_call **link = &p->calls, *call;
+
+    while (*link != NULL && (*link)->id != h->id)
+        link = &(*link)->next;
+    call = *link;
+    if (call == NULL)
+        return; /* it came after its deadline */
+    *link = call->next;
+    call->id = 0;
+    call->done(call, h->status, payload, size);
+}
+
+/* ---- wires ----------------------------------------------------------------------- */
+
+static void wire_event(struct mcd_watch *w, uint32_t events)
+{
+    struct mcd_peer *p = w->context;
+
+    (void)events;
+    mcd_wire_run(p->wire, mcd_now_ns());
+    rewatch(p);
+}
+
+static void note_local(struct mcd_peer *p)
+{
+    struct sockaddr_storage s;
+    socklen_t n = sizeof(s);
+
+    p->wire_local[0] = '\0';
+    if (getsockname(mcd_wire_fd(p->wire), (struct sockaddr *)&s, &n) != 0)
+        return;
+    mcd_sockaddr_set_port((struct sockaddr *)&s, 0);
+    mcd_sockaddr_print((struct sockaddr *)&s, p->wire_local, sizeof(p->wire_local));
+}
+
+static int take_wire(struct mcd_peer *p, struct mcd_wire *w)
+{
+    struct mcd_wire_events events = mcd_peer_events;
+
+    events.context = p;
+    mcd_wire_set_events(w, &events);
+    p->wire = w;
+    p->greeted = false;
+    p->watch.ready = wire_event;
+    p->watch.context = p;
+    note_local(p);
+    return mcd_watch_add(p->cluster->agent, &p->watch, mcd_wire_fd(w),
+                         mcd_wire_wants(w) | EPOLLRDHUP);
+}
+
+static void drop_wire(struct mcd_peer *p)
+{
+    if (p->wire == NULL)
+        return;
+    mcd_watch_remove(p->cluster->agent, &p->watch);
+    mcd_wire_destroy(p->wire);
+    p->wire = NULL;
+    if (p->state == MCD_PEER_UP)
+        p->away_since = mcd_now_ns();
+    fail_calls(p, MCS_PEER_UNREACHABLE);
+}
+
+static void drop_dial(struct mcd_peer *p)
+{
+    mcd_dial_cancel(p->dial);
+    p->dial = NULL;
+}
+
+static bool is_needed(const struct mcd_peer *p)
+{
+    return p->remotes != NULL || p->openings != NULL;
+}
+
+/* The attempt, or the connection, has ended like this. */
+static void failed(struct mcd_peer *p, uint32_t status, const char *text)
+{
+    struct mcd_cluster *c = p->cluster;
+    bool was_up = p->state == MCD_PEER_UP;
+
+    drop_dial(p);
+    drop_wire(p);
+    if (p->status != status || was_up)
+        mcd_log_limited(was_up ? MCD_LOG_WARNING : MCD_LOG_INFO, "peer %s: %s", p->address, text);
+    p->status = status;
+    snprintf(p->text, sizeof(p->text), "%s", text);
+    p->attempts++;
+    if (!was_up)
+        c->counters.connects_failed++;
+    if (p->state == MCD_PEER_DEFUNCT)
+        return;
+    set_state(p, MCD_PEER_WAITING);
+    if (!was_up)
+        mcd_openings_peer_failed(p, status, text);
+    if (!is_needed(p)) {
+        set_state(p, MCD_PEER_IDLE);
+        return;
+    }
+    /* at once after a connection that had been up, else one attempt in connect_ms */
+    p->retry_at = p->last_attempt + c->agent->config.connect_ms * MS;
+    mcd_alarm_set(c->agent, &p->timer, p->retry_at);
+}
+
+static void dialed(void *context, int fd, int error, const char *text)
+{
+    struct mcd_peer *p = context;
+    struct mcd_wire_options o = {
+        .auth = p->cluster->auth,
+        .stats = &p->cluster->wire_stats,
+        .events = mcd_peer_events,
+        .incarnation = p->cluster->agent->incarnation,
+        .initiator = true,
+    };
+    struct mcd_wire *w;
+    int res;
+
+    p->dial = NULL;
+    if (fd < 0) {
+        p->dial_status = error == -EADDRNOTAVAIL || error == -EMFILE || error == -ENFILE
+                             ? MCS_LOCAL_RESOURCE
+                             : MCS_PEER_UNREACHABLE;
+        snprintf(p->dial_text, sizeof(p->dial_text), "%s", text);
+        attempt_next(p);
+        return;
+    }
+    o.events.context = p;
+    res = mcd_wire_create(&o, fd, NULL, 0, &w);
+    if (res == 0) {
+        set_state(p, MCD_PEER_GREETING);
+        res = take_wire(p, w);
+    }
+    if (res != 0)
+        failed(p, MCS_LOCAL_RESOURCE, "no memory or descriptor for a control connection");
+}
+
+/* The next place where the peer may be reached: its address, then its rails'. */
+static void attempt_next(struct mcd_peer *p)
+{
+    struct mcd_cluster *c = p->cluster;
+
+    while (p->candidate <= p->nrails) {
+        const char *target = p->candidate == 0 ? p->address : p->rails[p->candidate - 1];
+
+        p->candidate++;
+        if (p->candidate > 1 && strcmp(target, p->address) == 0)
+            continue;
+        if (mcd_dial(c->agent, target, NULL, c->agent->config.connect_ms, dialed, p, &p->dial) == 0)
+            return;
+    }
+    failed(p, p->dial_status, p->dial_text);
+}
+
+static void attempt(struct mcd_peer *p)
+{
+    p->candidate = 0;
+    p->dial_status = MCS_PEER_UNREACHABLE;
+    snprintf(p->dial_text, sizeof(p->dial_text), "its address cannot be connected to");
+    p->last_attempt = mcd_now_ns();
+    p->cluster->counters.connects++;
+    mcd_alarm_clear(p->cluster->agent, &p->timer);
+    set_state(p, MCD_PEER_CONNECTING);
+    attempt_next(p);
+}
+
+void mcd_peer_want(struct mcd_peer *p)
+{
+    uint64_t now = mcd_now_ns();
+
+    switch (p->state) {
+    case MCD_PEER_UP:
+        mcd_openings_peer_up(p);
+        break;
+    case MCD_PEER_IDLE:
+    case MCD_PEER_WAITING:
+        if (p->last_attempt == 0 ||
+            now - p->last_attempt >= p->cluster->agent->config.connect_ms * MS) {
+            attempt(p);
+        } else { /* tried a moment ago: again when its time has come */
+            set_state(p, MCD_PEER_WAITING);
+            p->retry_at = p->last_attempt + p->cluster->agent->config.connect_ms * MS;
+            mcd_alarm_set(p->cluster->agent, &p->timer, p->retry_at);
+        }
+        break;
+    case MCD_PEER_CONNECTING:
+    case MCD_PEER_GREETING:
+    case MCD_PEER_DEFUNCT:
+        break;
+    }
+}
+
+/* ---- who is it? ------------------------------------------------------------------ */
+
+int mcd_hello_send(struct mcd_cluster *c, struct mcd_wire *w)
+{
+    struct mcd_wire_header h = {.type = MCD_WIRE_HELLO};
+    char text[MCD_RAILS_MAX][MCD_ADDRESS_TEXT_MAX], *rails[MCD_RAILS_MAX];
+    Mcd__Hello m = MCD__HELLO__INIT;
+
+    m.agent_version = (char *)MCD_VERSION;
+    m.features = MCT_TCP_FEATURE_NOTIFY;
+    m.address = c->address;
+    m.checksum = c->agent->config.tcp_checksum == 0;
+    m.engines = c->agent->nengines;
+    m.rails = rails;
+    m.n_rails = mcd_rails_print(c, text, rails);
+    return mcd_wire_send(w, &h, &m.base);
+}
+
+/* A later life of the agent has been met: what was opened in the earlier one is stale. */
+static struct mcd_peer *replace(struct mcd_peer *p, uint64_t incarnation)
+{
+    struct mcd_cluster *c = p->cluster;
+    struct mcd_peer *q = peer_create(c, p->address);
+
+    if (q == NULL)
+        return NULL;
+    mcd_info("peer %s: its agent was replaced, incarnation 0x%llx instead of 0x%llx", p->address,
+             (unsigned long long)incarnation, (unsigned long long)p->incarnation);
+    q->incarnation = incarnation;
+    q->last_attempt = p->last_attempt;
+    mcd_openings_move(p, q);
+    drop_dial(p);
+    mcd_alarm_clear(c->agent, &p->timer);
+    set_state(p, MCD_PEER_DEFUNCT);
+    p->status = MCS_STALE;
+    mcd_tokens_revoke(c, p);
+    mcd_remotes_stale(p);
+    mcd_ways_verdict(p, MCS_STALE);
+    return q;
+}
+
+static void read_hello(struct mcd_peer *p, const Mcd__Hello *m)
+{
+    p->features = m->features;
+    snprintf(p->version, sizeof(p->version), "%.31s", m->agent_version);
+    p->nrails = 0;
+    for (size_t i = 0; i < m->n_rails && p->nrails < MCD_RAILS_MAX; i++) {
+        struct mcd_address a;
+        struct sockaddr_storage s;
+        socklen_t n;
+
+        /* numeric only: a peer must not make us ask name servers */
+        if (mcd_address_parse(m->rails[i], false, &a) == 0 && a.has_port &&
+            mcd_address_numeric(&a, &s, &n) == 0)
+            mcd_address_print(&a, p->rails[p->nrails++], sizeof(p->rails[0]));
+    }
+}
+
+static void now_up(struct mcd_peer *p)
+{
+    set_state(p, MCD_PEER_UP);
+    p->status = MCS_OK;
+    p->text[0] = '\0';
+    p->attempts = 0;
+    mcd_alarm_clear(p->cluster->agent, &p->timer);
+    mcd_debug("peer %s: connected, version %s", p->address, p->version);
+    mcd_remotes_peer_up(p);
+    mcd_openings_peer_up(p);
+    mcd_exports_tell(p);
+}
+
+/* Hello on a wire that we opened. */
+static void on_hello(struct mcd_peer *p, const Mcd__Hello *m)
+{
+    struct mcd_cluster *c = p->cluster;
+    uint64_t incarnation = mcd_wire_peer_incarnation(p->wire);
+    struct mcd_wire *w = p->wire;
+    struct mcd_peer *q = p;
+
+    if (incarnation == c->agent->incarnation) {
+        failed(p, MCS_INVALID_ARGUMENT, "that address is this agent's own");
+        return;
+    }
+    if (p->incarnation != incarnation) {
+        q = find_incarnation(c, incarnation); /* known under another address? */
+        if (q == NULL && p->incarnation == 0)
+            q = p;
+        if (q == NULL)
+            q = replace(p, incarnation);
+        else if (q != p)
+            mcd_openings_move(p, q);
+        if (q == NULL) {
+            failed(p, MCS_LIMIT, "more peers than [peer] max");
+            return;
+        }
+    }
+    if (q != p) { /* the wire goes over to it */
+        mcd_watch_remove(c->agent, &p->watch);
+        p->wire = NULL;
+        if (p->state != MCD_PEER_DEFUNCT)
+            set_state(p, MCD_PEER_IDLE);
+        if (q->wire != NULL) {
+            mcd_wire_destroy(w);
+            mcd_peer_want(q);
+            return;
+        }
+        drop_dial(q);
+        if (take_wire(q, w) != 0) {
+            failed(q, MCS_LOCAL_RESOURCE, "no descriptor for a control connection");
+            return;
+        }
+    }
+    q->incarnation = incarnation;
+    q->greeted = true;
+    read_hello(q, m);
+    now_up(q);
+}
+
+/* Was it heard of just now? */
+static bool lives(const struct mcd_peer *p)
+{
+    return p->state == MCD_PEER_UP && mcd_now_ns() - mcd_wire_last_received(p->wire) <
+                                          2 * p->cluster->agent->config.ping_ms * MS;
+}
+
+void mcd_peer_welcome(struct mcd_cluster *c, struct mcd_wire *w, const uint8_t *hello, size_t size)
+{
+    uint64_t incarnation = mcd_wire_peer_incarnation(w);
+    Mcd__Hello *m = mcd__hello__unpack(NULL, size, hello);
+    struct mcd_peer *p = NULL, *old;
+    struct mcd_address a;
+    char address[MCD_ADDRESS_TEXT_MAX];
+    const char *why = "its Hello is malformed";
+
+    if (m == NULL || mcd_address_parse(m->address, false, &a) != 0 || !a.has_port) {
+        c->wire_stats.malformed++;
+        goto out;
+    }
+    why = "it is this agent itself";
+    if (incarnation == c->agent->incarnation)
+        goto out;
+    mcd_address_print(&a, address, sizeof(address));
+    p = find_incarnation(c, incarnation);
+    if (p == NULL) {
+        old = find_address(c, address);
+        if (old != NULL && old->incarnation != 0 && lives(old)) {
+            mcd_log_limited(
+                MCD_LOG_WARNING,
+                "an agent calls itself %s, as a living one does: two agents must not have "
+                "the same [peer] advertise",
+                address);
+            why = "its address is a living agent's";
+            c->counters.guests_refused++;
+            goto out;
+        }
+        if (old != NULL && old->incarnation == 0)
+            p = old;
+        else
+            p = old != NULL ? replace(old, incarnation) : peer_create(c, address);
+        if (old != NULL && old != p)
+            drop_wire(old);
+    }
+    why = "there are as many peers as [peer] max allows";
+    if (p == NULL) {
+        c->counters.guests_refused++;
+        goto out;
+    }
+    p->incarnation = incarnation;
+    if (p->wire != NULL && mcd_wire_initiated(p->wire) && c->agent->incarnation > incarnation) {
+        /* Both called at the same time: the call of the larger incarnation stays, both see it so. If ours is
+         * dead without our knowing, a ping finds out. */
+        why = "this agent's own call to it stays";
+        p->pinged_at = 0;
+        goto out;
+    }
+    drop_dial(p);
+    drop_wire(p);
+    if (take_wire(p, w) != 0) {
+        failed(p, MCS_LOCAL_RESOURCE, "no descriptor for a control connection");
+        w = NULL;
+        goto out;
+    }
+    w = NULL;
+    why = NULL;
+    p->greeted = true;
+    read_hello(p, m);
+    if (mcd_hello_send(c, p->wire) != 0)
+        failed(p, MCS_PEER_UNREACHABLE, "the connection broke during the greeting");
+    else
+        now_up(p);
+    rewatch(p);
+
+out:
+    if (why != NULL)
+        mcd_debug("a peer's call was turned down: %s", why);
+    if (w != NULL)
+        mcd_wire_destroy(w);
+    if (m != NULL)
+        mcd__hello__free_unpacked(m, NULL);
+}
+
+/* ---- events of a wire ------------------------------------------------------------ */
+
+static void wire_ready(void *context, struct mcd_wire *w)
+{
+    struct mcd_peer *p = context;
+
+    if (mcd_hello_send(p->cluster, w) != 0)
+        failed(p, MCS_PEER_UNREACHABLE, "the connection broke during the greeting");
+}
+
+static void on_bye(struct mcd_peer *p)
+{
+    failed(p, MCS_PEER_UNREACHABLE, "its agent has stopped");
+}
+
+static void wire_message(void *context, struct mcd_wire *w, const struct mcd_wire_header *h,
+                         const uint8_t *payload, size_t size)
+{
+    struct mcd_peer *p = context;
+    Mcd__Hello *hello;
+
+    (void)w;
+    if (!p->greeted) {
+        hello =
+            h->type == MCD_WIRE_HELLO && !h->reply ? mcd__hello__unpack(NULL, size, payload) : NULL;
+        if (hello == NULL) {
+            p->cluster->wire_stats.malformed++;
+            failed(p, MCS_PROTOCOL, "it did not say Hello first");
+            return;
+        }
+        on_hello(p, hello);
+        mcd__hello__free_unpacked(hello, NULL);
+        return;
+    }
+    if (h->reply) {
+        on_reply(p, h, payload, size);
+        return;
+    }
+    switch (h->type) {
+    case MCD_WIRE_OPEN:
+        mcd_export_on_open(p, h, payload, size);
+        break;
+    case MCD_WIRE_CLOSE:
+        mcd_export_on_close(p, payload, size);
+        break;
+    case MCD_WIRE_DESCRIBE:
+        mcd_export_on_describe(p, h, payload, size);
+        break;
+    case MCD_WIRE_CHANGED:
+        mcd_remote_on_changed(p, payload, size);
+        break;
+    case MCD_WIRE_RAILS:
+        mcd_export_on_rails(p, h, payload, size);
+        break;
+    case MCD_WIRE_PING:
+        mcd_peer_answer(p, h, MCS_OK, NULL);
+        break;
+    case MCD_WIRE_BYE:
+        on_bye(p);
+        break;
+    default: /* of a later version: whoever asks is told, the rest is let go */
+        mcd_peer_answer(p, h, MCS_NOT_SUPPORTED, NULL);
+        break;
+    }
+}
+
+static void wire_broken(void *context, struct mcd_wire *w, uint32_t status, const char *text)
+{
+    struct mcd_peer *p = context;
+
+    (void)w;
+    failed(p, status != MCS_OK ? status : MCS_PEER_UNREACHABLE, text);
+}
+
+const struct mcd_wire_events mcd_peer_events = {
+    .ready = wire_ready, .message = wire_message, .broken = wire_broken};
+
+/* ---- upkeep ---------------------------------------------------------------------- */
+
+static void pinged(struct mcd_call *call, uint32_t status, const uint8_t *payload, size_t size)
+{
+    struct mcd_peer *p = call->context;
+
+    (void)payload;
+    (void)size;
+    if (status == MCS_TIMEOUT)
+        failed(p, MCS_PEER_UNREACHABLE, "its control connection is silent");
+}
+
+static void ping(struct mcd_peer *p, uint64_t now)
+{
+    const struct mcd_config *config = &p->cluster->agent->config;
+    uint64_t heard = mcd_wire_last_received(p->wire), limit;
+    Mcd__Ping m = MCD__PING__INIT;
+
+    if (p->ping.id != 0)
+        return;
+    if (now - heard < config->ping_ms * MS && p->pinged_at != 0)
+        return;
+    limit = config->dead_ms > config->ping_ms ? config->dead_ms - config->ping_ms : 100;
+    p->pinged_at = now;
+    p->ping.done = pinged;
+    p->ping.context = p;
+    m.stamp = now;
+    mcd_peer_call(p, &p->ping, MCD_WIRE_PING, &m.base, limit);
+}
+
+/* Nobody uses it and it is not there, or it never will be again. True: it is gone. */
+static bool bury(struct mcd_peer *p, uint64_t now)
+{
+    struct mcd_cluster *c = p->cluster;
+    struct mcd_peer **link = &c->peers;
+    bool exports_gone;
+
+    if (p->state == MCD_PEER_UP || p->state == MCD_PEER_GREETING || p->dial != NULL)
+        return false;
+    if (p->state != MCD_PEER_DEFUNCT && now - p->away_since < MCD_PEER_LINGER_NS)
+        return false;
+    exports_gone = mcd_exports_drop(p);
+    if (is_needed(p) || !mcd_ways_drop(p) || !exports_gone)
+        return false;
+    drop_wire(p);
+    mcd_alarm_clear(c->agent, &p->timer);
+    mcd_tokens_revoke(c, p);
+    while (*link != p)
+        link = &(*link)->next;
+    *link = p->next;
+    c->npeers--;
+    free(p->exports);
+    free(p);
+    return true;
+}
+
+void mcd_peers_poll(struct mcd_cluster *c)
+{
+    uint64_t now = mcd_now_ns();
+    struct mcd_peer *next;
+
+    for (struct mcd_peer *p = c->peers; p != NULL; p = next) {
+        next = p->next;
+        if (p->wire != NULL)
+            mcd_wire_run(p->wire, now); /* its time limits */
+        rewatch(p);
+        late_calls(p, now);
+        if (p->state == MCD_PEER_UP)
+            ping(p, now);
+        mcd_remotes_poll(p);
+        mcd_ways_poll(p, now);
+        if (p->state == MCD_PEER_IDLE && is_needed(p))
+            mcd_peer_want(p);
+        bury(p, now);
+    }
+}
+
+void mcd_peers_net_change(struct mcd_cluster *c, const struct mcd_local_rail *rail)
+{
+    struct mcd_peer *next;
+
+    for (struct mcd_peer *p = c->peers; p != NULL; p = next) {
+        next = p->next;
+        mcd_ways_net_change(p, rail);
+        /* a control connection over that cable is as dead as the rail: find another way at once */
+        if (!rail->usable && p->wire != NULL && strcmp(p->wire_local, rail->text) == 0)
+            failed(p, MCS_PEER_UNREACHABLE,
+                   "the local interface of its control connection is down");
+    }
+}
+
+void mcd_peers_destroy(struct mcd_cluster *c)
+{
+    Mcd__Bye m = MCD__BYE__INIT;
+
+    m.reason = (char *)"stopping";
+    for (struct mcd_peer *p = c->peers; p != NULL; p = p->next) {
+        if (p->state == MCD_PEER_UP && mcd_peer_send(p, MCD_WIRE_BYE, &m.base) == 0)
+            mcd_wire_run(p->wire, mcd_now_ns()); /* as far as it goes without waiting */
+        drop_dial(p);
+        set_state(p, MCD_PEER_DEFUNCT);
+        drop_wire(p);
+        mcd_openings_peer_failed(p, MCS_AGENT_DOWN, "this agent stops");
+        mcd_remotes_stale(p);
+        mcd_ways_verdict(p, MCS_AGENT_DOWN);
+    }
+    /* engines still run: routes and visitors end in milliseconds */
+    for (uint64_t end = mcd_now_ns() + 2000 * MS; c->peers != NULL && mcd_now_ns() < end;) {
+        struct mcd_peer *next;
+
+        for (struct mcd_peer *p = c->peers; p != NULL; p = next) {
+            next = p->next;
+            bury(p, mcd_now_ns());
+        }
+        mcs_pause();
+    }
+    if (c->peers != NULL)
+        mcd_warning("%u peers did not let go in time; leaving them to the kernel", c->npeers);
+}

@@ -1,0 +1,758 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A task to a segment of another host: how it is parked, checked, cut into slices, what its slices
+ * say when they come back, how it ends.
+ *
+ *   CHECK --> MOVE --> (all data slices answered) --> DELIVER --> ends COMPLETED
+ *     |         |                                        |
+ *     |         +---- refused, late, canceled, ... ------+
+ *     v                        v
+ *   ends INVALID        ending: what can come back by itself gets MCD_GRACE_US, what is left is
+ *   (after a look at    called back, then taken by force. The task ends when nothing is out.
+ *   a fresh description)
+ *
+ * The snapshot of a remote segment is only what its owner said last; what is allowed is decided
+ * there.  An address that it does not have is looked up afresh once before it is refused.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "net.h"
+#include "session.h"
+
+#define LOOKS 64u /* tasks of a lane looked at for one that may go */
+#define CHECK_COST 128u
+#define FRESH_US 1000u                   /* between looks for a fresh description */
+#define NOTICE_AGAIN (UINT64_C(1) << 63) /* address of a NOTIFY: it may have arrived before */
+
+static inline const struct mct_ops *ops_of(const struct mcd_task *t)
+{
+    return t->lane->route->o.ops;
+}
+
+static inline bool writes(const struct mcd_slice *s)
+{
+    return s->s.op != MCT_READ;
+}
+
+static void arm(struct mcd_engine *g, struct mcd_task *t, uint64_t us)
+{
+    uint64_t due = g->net->ticks + us * g->ticks_per_us;
+
+    mcd_wheel_set(g->wheel, &t->timer, t->ending || due < t->deadline ? due : t->deadline);
+}
+
+/* ---- ends ------------------------------------------------------------------------ */
+
+/* A slice that is not out goes. */
+static void drop(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice *s)
+{
+    if (s->prev != NULL)
+        s->prev->next = s->next;
+    else
+        t->slices = s->next;
+    if (s->next != NULL)
+        s->next->prev = s->prev;
+    t->nslices--;
+    mcd_slice_put(&g->net->slices, s);
+}
+
+static void drop_again(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice *s)
+{
+    struct mcd_route *r = t->lane->route;
+
+    mcd_slice_list_remove(&r->again[s->class][writes(s)], s);
+    r->waiting -= s->s.length;
+    drop(g, t, s);
+}
+
+/* Nothing of it is out: fills its slot. */
+static void end(struct mcd_engine *g, struct mcd_task *t, enum mcs_state state,
+                enum mcs_status error)
+{
+    struct mcd_queue *q = t->q;
+    struct mcd_route *r = t->lane->route;
+    uint64_t last = t->moved_at != 0 ? t->moved_at : g->net->ticks;
+    struct mcd_outcome o = {
+        .state = (uint8_t)state,
+        .error = (uint16_t)error,
+        .path = t->started != 0 ? r->o.ops->path : MCS_PATH_NONE,
+        .unsettled = t->unsettled,
+        .bytes = t->bytes,
+        .queue_ns = t->queue_ns,
+        .move_ns = t->started != 0 ? mcd_clip32(mcd_ticks_to_ns(g, last - t->started)) : 0,
+        .notify_ns = t->moved_at != 0 && t->phase == MCD_DELIVER
+                         ? mcd_clip32(mcd_ticks_to_ns(g, g->net->ticks - t->moved_at))
+                         : 0,
+    };
+
+    if (t->list != MCD_UNLISTED)
+        mcd_lane_remove(t);
+    mcd_age_remove(g, q, t);
+    t->lane->tasks--;
+    q->remote--;
+    mcs_store_relaxed(&r->tasks, r->tasks - 1);
+    mcd_task_end(g, q, &t->desc, &o);
+    mcd_net_touch(g->net, q);
+}
+
+/* Ends it now if nothing is out. True: it has ended. */
+static bool try_end(struct mcd_engine *g, struct mcd_task *t)
+{
+    if (t->nslices != 0)
+        return false;
+    end(g, t, (enum mcs_state)t->state, (enum mcs_status)t->error);
+    return true;
+}
+
+/* Asks for all slices; those that wait for their connection's kill are given up. */
+static void call_back(struct mcd_engine *g, struct mcd_task *t)
+{
+    struct mcd_slice *s, *next;
+
+    t->hurried = true;
+    for (s = t->slices; s != NULL; s = next) {
+        next = s->next;
+        if (!s->out) {
+            t->unsettled = true;
+            drop_again(g, t, s);
+        } else if (!s->asked) {
+            s->asked = true;
+            ops_of(t)->cancel(t->lane->route->rails[s->rail].link, &s->s);
+        }
+    }
+}
+
+void mcd_remote_finish(struct mcd_engine *g, struct mcd_task *t, enum mcs_state state,
+                       enum mcs_status error, bool hurry)
+{
+    struct mcd_slice *s, *next;
+
+    if (!t->ending) {
+        t->ending = true;
+        t->state = (uint8_t)state;
+        t->error = (uint16_t)error;
+        t->awaits = t->inbox_full = false;
+        if (t->list != MCD_UNLISTED)
+            mcd_lane_remove(t);
+        for (s = t->slices; s != NULL; s = next) {
+            next = s->next;
+            if (!s->out && s->s.settled)
+                drop_again(g, t, s);
+        }
+        if (t->nslices != 0 && !hurry)
+            arm(g, t, MCD_GRACE_US);
+    }
+    if (t->nslices != 0 && hurry && !t->hurried) {
+        arm(g, t, MCD_STUCK_US);
+        call_back(g, t);
+    }
+    try_end(g, t);
+}
+
+void mcd_remote_finish_lane(struct mcd_engine *g, struct mcd_lane *l, enum mcs_state state,
+                            enum mcs_status error, bool hurry)
+{
+    uint32_t slot = l->q->age_head;
+
+    while (slot != MCD_NO_TASK && l->tasks != 0) {
+        struct mcd_task *t = &l->q->tasks[slot];
+
+        slot = t->age_next;
+        if (t->lane == l)
+            mcd_remote_finish(g, t, state, error, hurry);
+    }
+}
+
+/* What the peer refused, or what a check found. */
+static void refuse(struct mcd_engine *g, struct mcd_task *t, enum mcs_status error)
+{
+    bool invalid = error == MCS_BAD_RANGE || error == MCS_ACCESS || error == MCS_STALE ||
+                   error == MCS_INVALID_HANDLE || error == MCS_INVALID_ARGUMENT;
+
+    mcd_remote_finish(g, t, invalid && t->bytes == 0 ? MCS_STATE_INVALID : MCS_STATE_FAILED, error,
+                      false);
+}
+
+static void late(struct mcd_engine *g, struct mcd_task *t)
+{
+    enum mcs_status error = MCS_TIMEOUT;
+
+    if (!mcd_route_works(t->lane->route))
+        error = MCS_PEER_UNREACHABLE;
+    else if (t->error == MCS_INBOX_FULL)
+        error = MCS_INBOX_FULL;
+    mcd_remote_finish(g, t, MCS_STATE_TIMEOUT, error, false);
+}
+
+/* ---- checks ---------------------------------------------------------------------- */
+
+/* *fresh: a newer description may say otherwise. */
+static enum mcs_status look_up(const struct mcd_task *t, uint64_t local, uint64_t remote,
+                               uint64_t length, struct mcd_lookups *found, bool *fresh)
+{
+    const struct mcs_desc *d = &t->desc;
+
+    if (found->extent_handle != d->extent) {
+        found->extent = mcd_find_extent(t->q, d->extent);
+        if (found->extent == NULL)
+            return MCS_INVALID_HANDLE;
+        found->extent_handle = d->extent;
+    }
+    if (local > found->extent->size || length > found->extent->size - local)
+        return MCS_BAD_RANGE;
+    if (found->segment_handle != d->segment || !mcd_buffer_holds(found->buffer, remote, length)) {
+        const struct mcd_segment *seg = mcd_find_segment(t->q, d->segment);
+
+        if (seg == NULL || seg->remote == NULL)
+            return MCS_INVALID_HANDLE;
+        *fresh = true;
+        /* partner: swap() in segment.c */
+        found->buffer = mcd_snapshot_find(mcs_load_acquire(&seg->snapshot), remote, length);
+        found->segment_handle = found->buffer != NULL ? d->segment : 0;
+        if (found->buffer == NULL)
+            return MCS_BAD_RANGE;
+    }
+    *fresh = true;
+    if ((found->buffer->access & (d->op == MCS_OP_READ ? MCS_ACCESS_READ : MCS_ACCESS_WRITE)) == 0)
+        return MCS_ACCESS;
+    return MCS_OK;
+}
+
+/* The description may be old: asks for a fresh one and waits, off the lane. */
+static void await_fresh(struct mcd_engine *g, struct mcd_task *t)
+{
+    struct mcd_segment *seg = mcd_find_segment(t->q, t->desc.segment);
+
+    if (t->list != MCD_UNLISTED)
+        mcd_lane_remove(t);
+    t->piece = t->total = 0;
+    t->awaits = true;
+    /* relaxed: only counts; partner: the control thread, which is rung */
+    t->wanted = mcs_fetch_add(&seg->remote->wanted, 1u) + 1;
+    mcd_engine_tell_control(g);
+    arm(g, t, FRESH_US);
+}
+
+/* Looks at the pieces before any is sent. False: not done with it - the budget is used up, or the task
+ * waits or has ended. */
+static bool check(struct mcd_engine *g, struct mcd_task *t, uint64_t *budget)
+{
+    uint64_t n = mcd_task_pieces(t);
+    struct mcd_lookups found = {0};
+    bool fresh = false;
+
+    while (t->piece < n) {
+        uint64_t local, remote, length;
+        enum mcs_status error;
+
+        if (*budget < CHECK_COST) {
+            *budget = 0;
+            return false;
+        }
+        *budget -= CHECK_COST;
+        fresh = false;
+        error = mcd_task_piece(t->q, t, t->piece, &local, &remote, &length);
+        if (error == MCS_OK)
+            error = look_up(t, local, remote, length, &found, &fresh);
+        if (error == MCS_OK && __builtin_add_overflow(t->total, length, &t->total))
+            error = MCS_BAD_RANGE;
+        if (error != MCS_OK) {
+            if (fresh && !t->looked)
+                await_fresh(g, t);
+            else
+                refuse(g, t, error);
+            return false;
+        }
+        t->piece++;
+    }
+    t->piece = 0;
+    t->uncut = t->total;
+    if (t->list != MCD_UNLISTED)
+        t->lane->route->waiting += t->uncut;
+    t->phase = MCD_MOVE;
+    return true;
+}
+
+/* Into its lane, when it can be said at once that it may; a list is checked when its turn comes. */
+static void enter(struct mcd_engine *g, struct mcd_task *t)
+{
+    uint64_t budget = CHECK_COST;
+
+    if (t->desc.op == MCS_OP_NOTIFY)
+        t->phase = MCD_DELIVER;
+    else if (t->desc.shape == MCS_SHAPE_ONE && !check(g, t, &budget))
+        return;
+    mcd_lane_add(t, false);
+    mcd_route_dirty(g->net, t->lane->route);
+}
+
+void mcd_remote_park(struct mcd_engine *g, struct mcd_task *t, struct mcd_segment *seg)
+{
+    struct mcd_queue *q = t->q;
+    struct mcd_route *r = seg->remote->routes[g->o.id];
+    /* partner: the control thread, when it learns that the peer is another one or gone */
+    enum mcs_status status = (enum mcs_status)mcs_load_acquire(&seg->remote->status);
+    bool invalid = status == MCS_STALE;
+
+    if (status == MCS_OK && (r == NULL || r->detached))
+        status = MCS_PEER_UNREACHABLE;
+    if (status == MCS_OK)
+        status = r->verdict;
+    if (status == MCS_OK) {
+        t->lane = mcd_lane_get(q, r);
+        if (t->lane == NULL)
+            status = MCS_NO_MEMORY;
+    }
+    if (status != MCS_OK) {
+        invalid = invalid || status == MCS_STALE;
+        mcd_task_refuse(g, q, &t->desc, t->queue_ns, invalid ? MCS_STATE_INVALID : MCS_STATE_FAILED,
+                        status);
+        return;
+    }
+    t->list = MCD_UNLISTED;
+    t->lane->tasks++;
+    q->remote++;
+    mcs_store_relaxed(&r->tasks, r->tasks + 1);
+    mcd_age_add(q, t);
+    mcd_wheel_set(g->wheel, &t->timer, t->deadline);
+    enter(g, t);
+}
+
+void mcd_remote_timer(struct mcd_engine *g, struct mcd_task *t)
+{
+    struct mcd_route *r = t->lane->route;
+    struct mcd_segment *seg;
+
+    if (t->ending) {
+        arm(g, t, MCD_STUCK_US);
+        if (t->hurried) {
+            for (const struct mcd_slice *s = t->slices; s != NULL; s = s->next)
+                mcd_route_abort(g, r, s->rail, -ETIMEDOUT);
+        } else {
+            call_back(g, t);
+            try_end(g, t);
+        }
+        return;
+    }
+    if (g->net->ticks >= t->deadline) {
+        late(g, t);
+        return;
+    }
+    if (t->inbox_full) {
+        t->inbox_full = false;
+        mcd_lane_add(t, true);
+        mcd_route_dirty(g->net, r);
+    } else if (t->awaits) {
+        enum mcs_status status;
+
+        seg = mcd_find_segment(t->q, t->desc.segment);
+        if (seg == NULL || seg->remote == NULL) {
+            refuse(g, t, MCS_INVALID_HANDLE);
+            return;
+        }
+        status = (enum mcs_status)mcs_load_acquire(&seg->remote->status); /* as in park */
+        if (status != MCS_OK) {
+            refuse(g, t, status);
+            return;
+        }
+        /* partner: the control thread, once the description is in the snapshot */
+        if ((int32_t)(mcs_load_acquire(&seg->remote->fresh) - t->wanted) < 0) {
+            arm(g, t, FRESH_US);
+            return;
+        }
+        t->awaits = false;
+        t->looked = true;
+        mcd_wheel_set(g->wheel, &t->timer, t->deadline);
+        enter(g, t);
+        return;
+    }
+    mcd_wheel_set(g->wheel, &t->timer, t->deadline);
+}
+
+/* ---- on their way ---------------------------------------------------------------- */
+
+struct mcd_task *mcd_remote_next(struct mcd_engine *g, struct mcd_lane *l, unsigned class,
+                                 bool hold_writes, uint64_t *check_budget)
+{
+    struct mcd_queue *q = l->q;
+    uint32_t slot = l->lists[class].head;
+
+    for (unsigned i = 0; i < LOOKS && slot != MCD_NO_TASK; i++) {
+        struct mcd_task *t = &q->tasks[slot];
+        uint32_t next = t->list_next;
+
+        if ((t->desc.flags & MCS_DESC_FENCE) != 0 && q->age_head != slot)
+            return NULL;
+        if (t->phase == MCD_CHECK && !check(g, t, check_budget)) {
+            if (*check_budget == 0)
+                return NULL;
+        } else if (!hold_writes || (t->desc.op == MCS_OP_READ && t->phase == MCD_MOVE)) {
+            return t;
+        }
+        slot = next;
+    }
+    return NULL;
+}
+
+uint64_t mcd_remote_want(const struct mcd_task *t)
+{
+    return t->phase == MCD_DELIVER ? (uint64_t)t->args.name_length + t->args.message_length
+                                   : t->uncut;
+}
+
+static struct mcd_slice *new_slice(struct mcd_engine *g, struct mcd_task *t)
+{
+    struct mcd_slice *s = mcd_slice_get(&g->net->slices);
+
+    if (s == NULL)
+        return NULL;
+    s->task = t;
+    s->class = t->desc.priority;
+    s->s.owner = s;
+    s->s.settled = true;
+    s->s.pass = t->taken + t->desc.slot;
+    s->next = t->slices;
+    if (t->slices != NULL)
+        t->slices->prev = s;
+    t->slices = s;
+    t->nslices++;
+    return s;
+}
+
+/* What is known of the target, anew for each try. */
+static bool aim(struct mcd_slice *s)
+{
+    const struct mcd_segment *seg = mcd_find_segment(s->task->q, s->task->desc.segment);
+
+    if (seg == NULL || seg->remote == NULL)
+        return false;
+    s->s.remote_incarnation = seg->remote->incarnation;
+    /* relaxed: an old one is refused by the peer */
+    s->s.remote_export = mcs_load_relaxed(&seg->remote->export_index);
+    return true;
+}
+
+static struct mcd_slice *cut_notice(struct mcd_engine *g, struct mcd_task *t)
+{
+    const struct mcd_queue *q = t->q;
+    struct mcd_route *r = t->lane->route;
+    struct mcd_slice *s = new_slice(g, t);
+
+    mcd_lane_remove(t);
+    if (s != NULL)
+        s->text = mcd_text_get(&g->net->slices);
+    if (s == NULL || s->text == NULL || !aim(s)) {
+        enum mcs_status error = s == NULL || s->text == NULL ? MCS_NO_MEMORY : MCS_REVOKED;
+
+        if (s != NULL)
+            drop(g, t, s);
+        mcd_remote_finish(g, t, MCS_STATE_FAILED, error, false);
+        return NULL;
+    }
+    s->s.op = MCT_NOTIFY;
+    s->s.name_length = t->args.name_length;
+    s->s.length = (uint64_t)t->args.name_length + t->args.message_length;
+    /* in bounds: check_args() */
+    memcpy(s->text->bytes, q->shm.args + (uint64_t)t->desc.args * MCS_LINE + t->args.notify,
+           s->s.length);
+    s->s.local = s->text->bytes;
+    s->s.source = q->session->incarnation;
+    s->s.bytes = t->bytes;
+    s->s.remote_address = ++r->notices & ~NOTICE_AGAIN;
+    return s;
+}
+
+/* Bytes of a piece's rest for one slice: even parts rather than a small last one. */
+static uint64_t part_of(uint64_t rest, uint64_t most)
+{
+    uint64_t parts, part;
+
+    if (rest <= most)
+        return rest;
+    parts = (rest + most - 1) / most;
+    part = ((rest + parts - 1) / parts + 4095) & ~UINT64_C(4095);
+    return part < most ? part : most;
+}
+
+struct mcd_slice *mcd_remote_cut(struct mcd_engine *g, struct mcd_task *t, uint64_t length)
+{
+    struct mcd_lane *l = t->lane;
+    uint64_t n = mcd_task_pieces(t), local = 0, remote = 0, whole, taken = 0;
+    uint64_t start = 0, at = 0; /* of the slice: in the extent, in the segment */
+    struct mcd_lookups found = {0};
+    enum mcs_status error = MCS_OK;
+    struct mcd_slice *s;
+    bool fresh;
+
+    if (t->phase == MCD_DELIVER)
+        return cut_notice(g, t);
+    while (t->piece < n && taken < length) {
+        uint64_t part;
+
+        error = mcd_task_piece(t->q, t, t->piece, &local, &remote, &whole);
+        /* the client may have written to the pieces since they were checked */
+        if (error == MCS_OK && (t->piece_done >= whole || whole - t->piece_done > t->uncut))
+            error = MCS_BAD_RANGE;
+        if (error != MCS_OK)
+            break;
+        local += t->piece_done;
+        remote += t->piece_done;
+        part = part_of(whole - t->piece_done, length);
+        if (taken == 0) {
+            start = local;
+            at = remote;
+        } else if (part > length - taken || start + taken != local || at + taken != remote) {
+            break;
+        }
+        /* one slice lies in one buffer: the peer takes nothing else */
+        error = look_up(t, start, at, taken + part, &found, &fresh);
+        if (error != MCS_OK && taken != 0) {
+            error = MCS_OK;
+            break;
+        }
+        if (error == MCS_BAD_RANGE && found.extent != NULL && taken + part <= found.extent->size &&
+            start <= found.extent->size - (taken + part))
+            error = MCS_OK; /* the snapshot has changed: the peer knows */
+        if (error == MCS_ACCESS)
+            error = MCS_OK; /* likewise */
+        if (error != MCS_OK)
+            break;
+        taken += part;
+        t->uncut -= part;
+        l->route->waiting -= part;
+        t->piece_done += part;
+        if (t->piece_done < whole)
+            break;
+        t->piece++;
+        t->piece_done = 0;
+    }
+    s = error == MCS_OK || taken != 0 ? new_slice(g, t) : NULL;
+    if (s == NULL || !aim(s)) {
+        if (s != NULL)
+            drop(g, t, s);
+        else if (error == MCS_OK)
+            error = MCS_NO_MEMORY;
+        /* it was good when it was checked */
+        mcd_remote_finish(
+            g, t, MCS_STATE_FAILED,
+            error == MCS_NO_MEMORY || error == MCS_INVALID_ARGUMENT ? error : MCS_REVOKED, false);
+        return NULL;
+    }
+    s->s.op = (enum mct_op)t->desc.op;
+    s->s.length = taken;
+    s->s.local = found.extent->map + start;
+    s->s.remote_address = at;
+    s->local_offset = start;
+    if (t->piece == n)
+        mcd_lane_remove(t);
+    return s;
+}
+
+bool mcd_remote_recut(struct mcd_engine *g, struct mcd_slice *s)
+{
+    struct mcd_task *t = s->task;
+    const struct mcd_extent *e;
+
+    if (!aim(s))
+        goto revoked;
+    if (s->s.op == MCT_NOTIFY)
+        return true;
+    e = mcd_find_extent(t->q, t->desc.extent);
+    if (e == NULL || s->local_offset > e->size || s->s.length > e->size - s->local_offset)
+        goto revoked;
+    s->s.local = e->map + s->local_offset;
+    return true;
+
+revoked:
+    drop(g, t, s);
+    mcd_remote_finish(g, t, MCS_STATE_FAILED, MCS_REVOKED, false);
+    return false;
+}
+
+void mcd_remote_posting(struct mcd_engine *g, struct mcd_slice *s)
+{
+    struct mcd_task *t = s->task;
+
+    s->out = s->sent = true;
+    s->asked = false;
+    if (t->started != 0)
+        return;
+    t->started = g->net->ticks;
+    t->queue_ns = mcd_clip32(t->queue_ns + mcd_ticks_to_ns(g, t->started - t->taken));
+    mcs_slot_complete(
+        &t->q->shm, t->desc.slot,
+        MCS_SLOT_WORD(t->desc.generation, MCS_OK, t->lane->route->o.ops->path, MCS_STATE_PENDING),
+        0, t->queue_ns, 0, 0);
+}
+
+/* ---- back ------------------------------------------------------------------------ */
+
+static void again(struct mcd_engine *g, struct mcd_slice *s)
+{
+    struct mcd_route *r = s->task->lane->route;
+
+    mcd_slice_list_append(&r->again[s->class][writes(s)], s);
+    r->waiting += s->s.length;
+    mcd_route_dirty(g->net, r);
+}
+
+/* All that was cut is through: on to the next phase. */
+static void advance(struct mcd_engine *g, struct mcd_task *t)
+{
+    if (t->ending) {
+        try_end(g, t);
+        return;
+    }
+    if (t->nslices != 0 || t->list != MCD_UNLISTED || t->inbox_full || t->awaits)
+        return;
+    if (t->phase == MCD_MOVE) {
+        t->moved_at = g->net->ticks;
+        if (mcd_task_notifies(t)) {
+            t->phase = MCD_DELIVER;
+            mcd_lane_add(t, true);
+            mcd_route_dirty(g->net, t->lane->route);
+            return;
+        }
+    }
+    end(g, t, MCS_STATE_COMPLETED, MCS_OK);
+}
+
+static void came_through(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice *s)
+{
+    struct mcd_route *r = t->lane->route;
+    unsigned damaged_on = s->damaged_on;
+
+    if (s->s.op != MCT_NOTIFY)
+        t->bytes += s->s.length;
+    else if (t->moved_at == 0)
+        t->moved_at = t->started;
+    drop(g, t, s);
+    advance(g, t);
+    /* what arrives damaged everywhere was changed by its owner: no rail is blamed for that */
+    if (damaged_on != 0 && mcd_rail_damaged(&r->rails[damaged_on - 1].rail)) {
+        mcd_rail_suspect(&r->rails[damaged_on - 1].rail, MCD_RAIL_CHECKSUMS, g->net->now);
+        mcd_route_abort(g, r, damaged_on - 1, -EBADMSG);
+    }
+}
+
+/* Its connection was lost. */
+static void lost(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice *s)
+{
+    bool open = writes(s) && s->s.conn != 0 && !s->s.settled;
+
+    s->s.settled = !open;
+    if (open && ((ops_of(t)->capabilities & MCT_CAP_KILL) == 0 ||
+                 !mcd_route_unsettled(t->lane->route, s->s.conn))) {
+        /* nothing can settle it: not sent again, and said */
+        t->unsettled = true;
+        drop(g, t, s);
+        mcd_remote_finish(g, t, MCS_STATE_FAILED, MCS_RAIL, false);
+        return;
+    }
+    if (s->s.op == MCT_NOTIFY && open)
+        s->s.remote_address |= NOTICE_AGAIN;
+    if (t->ending && (s->s.settled || t->hurried)) {
+        t->unsettled = t->unsettled || open;
+        drop(g, t, s);
+        try_end(g, t);
+        return;
+    }
+    again(g, s);
+}
+
+/* Called back: by this task's end, or since the memory is being taken away. */
+static void canceled(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice *s)
+{
+    bool open = writes(s) && s->s.conn != 0 && !s->s.settled;
+
+    if (!t->ending && !open) {
+        again(g, s); /* if the memory is still there */
+        return;
+    }
+    t->unsettled = t->unsettled || open;
+    drop(g, t, s);
+    if (t->ending)
+        try_end(g, t);
+    else
+        mcd_remote_finish(g, t, MCS_STATE_FAILED, MCS_REVOKED, false);
+}
+
+void mcd_remote_back(struct mcd_engine *g, struct mcd_slice *s)
+{
+    struct mcd_task *t = s->task;
+    struct mcd_route *r = t->lane->route;
+    struct mcd_route_rail *rr = &r->rails[s->rail];
+    const struct mcd_segment *seg;
+
+    s->out = false;
+    mcd_route_dirty(g->net, r);
+    if (s->s.status == MCS_OK) {
+        mcd_rail_answered(&rr->rail, s->s.length, s->posted, g->net->now);
+        mcs_store_relaxed(&rr->bytes, rr->bytes + s->s.length);
+        mcs_store_relaxed(&rr->slices, rr->slices + 1);
+        came_through(g, t, s);
+        return;
+    }
+    mcd_rail_returned(&rr->rail, s->s.length, g->net->now);
+    switch (s->s.status) {
+    case MCS_RAIL:
+        mcs_store_relaxed(&rr->failed, rr->failed + 1);
+        lost(g, t, s);
+        return;
+    case MCS_CANCELED:
+        canceled(g, t, s);
+        return;
+    case MCS_CHECKSUM:
+        mcs_store_relaxed(&rr->failed, rr->failed + 1);
+        s->damaged_on = (uint8_t)(s->rail + 1);
+        s->s.settled = true; /* answered */
+        if (!t->ending && ++s->damages < MCD_DAMAGES) {
+            again(g, s);
+            return;
+        }
+        break;
+    case MCS_INBOX_FULL:
+        if (t->ending || s->s.op != MCT_NOTIFY)
+            break;
+        drop(g, t, s);
+        t->error = MCS_INBOX_FULL;
+        t->inbox_full = true;
+        arm(g, t, MCD_AGAIN_US);
+        return;
+    case MCS_STALE:
+    case MCS_INVALID_HANDLE:
+        /* the peer has forgotten what was opened there, and it is open again by now */
+        seg = mcd_find_segment(t->q, t->desc.segment);
+        if (!t->ending && seg != NULL && seg->remote != NULL &&
+            mcs_load_relaxed(&seg->remote->export_index) != s->s.remote_export) {
+            again(g, s);
+            return;
+        }
+        break;
+    default:
+        break;
+    }
+    {
+        enum mcs_status error =
+            s->s.status < MCS_STATUS_COUNT ? (enum mcs_status)s->s.status : MCS_PROTOCOL;
+
+        t->unsettled = t->unsettled || (writes(s) && s->s.conn != 0 && !s->s.settled);
+        drop(g, t, s);
+        if (t->ending)
+            try_end(g, t);
+        else
+            refuse(g, t, error);
+    }
+}
+
+void mcd_remote_settled(struct mcd_engine *g, struct mcd_slice *s)
+{
+    struct mcd_task *t = s->task;
+
+    s->s.settled = true;
+    if (!t->ending)
+        return;
+    drop_again(g, t, s);
+    try_end(g, t);
+}

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which slice goes next, and on which rail.
+ *
+ * Next: the highest class that has something, but one slice in STARVED of a lower one that waits;
+ * within it what is to be sent again, then the lanes by turns.  Where: the rail that is
+ * predicted to be through first.  When that one's window is full, another may take the slice only if it
+ * is through with it before everything that waits could be: so a rail of a tenth of the speed gets a
+ * tenth of the bytes, and the last slices of a burst never wait for it.
+ */
+#include "net.h"
+
+#define BURST 256u          /* slices posted to one route a turn */
+#define HELD 64u            /* looks a turn at slices that a quiesce holds */
+#define STARVED 16u         /* slices of higher classes after which a lower one has a turn */
+#define CHECKS (512u << 10) /* bytes' worth of checks of pieces a turn */
+
+bool mcd_route_works(const struct mcd_route *r)
+{
+    for (unsigned i = 0; i < r->nrails; i++)
+        if (mcd_rail_works(&r->rails[i].rail))
+            return true;
+    return false;
+}
+
+/* How long everything that waits or is under way takes all rails together, ns. */
+static double drain_time(const struct mcd_route *r, uint64_t now)
+{
+    double bytes = (double)r->waiting, rate = 0;
+
+    for (unsigned i = 0; i < r->nrails; i++) {
+        const struct mcd_rail *rail = &r->rails[i].rail;
+
+        bytes += (double)rail->queued;
+        if (mcd_rail_works(rail))
+            rate += mcd_rail_rate(rail, now);
+    }
+    return bytes / rate;
+}
+
+struct mcd_route_rail *mcd_schedule_rail(struct mcd_route *r, uint64_t *length, int avoid,
+                                         uint64_t now)
+{
+    struct mcd_route_rail *best = NULL, *roomy = NULL, *look = NULL;
+    double best_finish = 0, roomy_finish = 0;
+    uint64_t whole = *length;
+    unsigned working = 0;
+
+    for (unsigned i = 0; i < r->nrails; i++)
+        working += mcd_rail_works(&r->rails[i].rail);
+    for (unsigned i = 0; i < r->nrails; i++) {
+        struct mcd_route_rail *rr = &r->rails[i];
+        struct mcd_rail *rail = &rr->rail;
+        uint64_t part;
+        double finish;
+
+        if (!mcd_rail_works(rail) || (working > 1 && (int)i == avoid))
+            continue;
+        part = mcd_rail_slice(rail, now);
+        part = part < whole ? part : whole;
+        finish = mcd_rail_finish(rail, part, now);
+        if (best == NULL || finish < best_finish ||
+            (finish <= best_finish && rail->rank < best->rail.rank)) {
+            best = rr;
+            best_finish = finish;
+        }
+        if (!mcd_rail_has_room(rail, part, now))
+            continue;
+        if (working > 1 && look == NULL && mcd_rail_wants_look(rail, now))
+            look = rr;
+        if (roomy == NULL || finish < roomy_finish) {
+            roomy = rr;
+            roomy_finish = finish;
+        }
+    }
+    /* all rails of a route are of one transport, so MCS_DESC_STRICT has nothing to refuse here */
+    if (look != NULL)
+        best = look;
+    else if (roomy != best && (roomy == NULL || roomy_finish > drain_time(r, now)))
+        return NULL;
+    else
+        best = roomy;
+    if (best == NULL)
+        return NULL;
+    whole = mcd_rail_slice(&best->rail, now);
+    if (whole < *length)
+        *length = whole;
+    return best;
+}
+
+/* The task of this class whose lane has its turn; NULL: none can go. */
+static struct mcd_task *next_task(struct mcd_engine *g, struct mcd_route *r, unsigned class,
+                                  bool hold, uint64_t *check)
+{
+    const struct mcd_lane *blocked = NULL; /* the first of those that could not go, in a row */
+
+    while (r->turn[class] != NULL) {
+        struct mcd_lane *l = r->turn[class];
+        struct mcd_lane_list *list = &l->lists[class];
+        bool alone = list->next == l;
+        struct mcd_task *t;
+
+        if (alone) {
+            list->deficit = 0;
+        } else if (list->deficit <= 0) {
+            mcd_lane_next(r, class);
+            blocked = NULL;
+            continue;
+        }
+        t = mcd_remote_next(g, l, class, hold, check);
+        if (t != NULL || *check == 0)
+            return t;
+        if (r->turn[class] != l)
+            continue; /* its tasks have ended */
+        if (alone || blocked == l)
+            return NULL;
+        if (blocked == NULL)
+            blocked = l;
+        mcd_lane_next(r, class);
+    }
+    return NULL;
+}
+
+static void charge(struct mcd_lane *l, unsigned class, uint64_t length)
+{
+    struct mcd_lane_list *list = &l->lists[class];
+
+    if (list->on && list->next != l)
+        list->deficit -= (int64_t)length;
+}
+
+/* Gives the transport what was gathered; what it does not take is to be sent again. */
+static void flush(struct mcd_engine *g, struct mcd_route *r, struct mcd_route_rail *rr)
+{
+    unsigned n = rr->ngather, taken;
+
+    if (n == 0)
+        return;
+    rr->ngather = 0;
+    taken = r->o.ops->post(rr->link, rr->gather, n);
+    if (taken >= n)
+        return;
+    for (unsigned i = n; i-- > taken;) {
+        struct mcd_slice *s = rr->gather[i]->owner;
+
+        mcd_rail_returned(&rr->rail, s->s.length, g->net->now);
+        s->out = false;
+        mcd_slice_list_prepend(&r->again[s->class][s->s.op != MCT_READ], s);
+        r->waiting += s->s.length;
+    }
+    rr->rail.room = rr->rail.out;
+}
+
+static void gather(struct mcd_engine *g, struct mcd_route *r, struct mcd_route_rail *rr,
+                   struct mcd_slice *s)
+{
+    unsigned index = (unsigned)(rr - r->rails);
+
+    if (s->sent && s->rail != index) {
+        mcs_store_relaxed(&r->moved_over, r->moved_over + 1);
+        mcs_count(&g->counters.moved_over, 1);
+    }
+    s->rail = (uint8_t)index;
+    s->posted = g->net->now;
+    s->s.settled = true;
+    s->s.conn = 0;
+    s->s.status = MCS_OK;
+    mcd_remote_posting(g, s);
+    mcd_rail_posted(&rr->rail, s->s.length, g->net->now);
+    rr->gather[rr->ngather++] = &s->s;
+    if (rr->ngather == MCD_GATHER)
+        flush(g, r, rr);
+}
+
+/* The class to serve: MCS_CLASS_COUNT: none. `left` has a bit for each that may have something. */
+static unsigned pick_class(const struct mcd_route *r, unsigned left)
+{
+    unsigned first = MCS_CLASS_COUNT;
+
+    for (unsigned c = MCS_CLASS_COUNT; c-- > 0;) {
+        if ((left >> c & 1) == 0)
+            continue;
+        if (r->passed[c] >= STARVED)
+            return c;
+        first = c;
+    }
+    return first;
+}
+
+static void served(struct mcd_route *r, unsigned class, unsigned left)
+{
+    r->passed[class] = 0;
+    for (unsigned c = class + 1; c < MCS_CLASS_COUNT; c++)
+        if ((left >> c & 1) != 0)
+            r->passed[c]++;
+}
+
+bool mcd_schedule(struct mcd_engine *g, struct mcd_route *r)
+{
+    uint64_t check = CHECKS, now = g->net->now;
+    bool hold = r->nunsettled != 0, any = false;
+    unsigned left = 0, n = 0, held = 0;
+
+    if (!r->attached || r->detached || r->verdict != MCS_OK)
+        return false;
+    if (hold)
+        mcd_route_ask_kills(g, r);
+    for (unsigned c = 0; c < MCS_CLASS_COUNT; c++)
+        left |= (unsigned)(r->turn[c] != NULL || r->again[c][0].head != NULL ||
+                           (!hold && r->again[c][1].head != NULL))
+                << c;
+    while (n < BURST && left != 0) {
+        unsigned c = pick_class(r, left);
+        struct mcd_slice_list *again = &r->again[c][0];
+        struct mcd_route_rail *rr;
+        struct mcd_slice *s;
+        uint64_t length;
+
+        if (!hold && again->head == NULL)
+            again = &r->again[c][1];
+        s = again->head;
+        if (s != NULL) {
+            length = s->s.length;
+            rr =
+                mcd_schedule_rail(r, &length, s->sent && s->s.status != MCS_OK ? s->rail : -1, now);
+            if (rr == NULL)
+                break;
+            mcd_slice_list_remove(again, s);
+            r->waiting -= s->s.length;
+            if (!mcd_remote_recut(g, s))
+                continue;
+        } else {
+            struct mcd_task *t = next_task(g, r, c, hold, &check);
+            struct mcd_lane *l;
+
+            if (t == NULL && check == 0) {
+                mcd_route_dirty(g->net, r);
+                any = true;
+                break;
+            }
+            if (t == NULL) {
+                left &= ~(1u << c);
+                r->passed[c] = 0;
+                continue;
+            }
+            l = t->lane;
+            length = mcd_remote_want(t);
+            rr = mcd_schedule_rail(r, &length, -1, now);
+            if (rr == NULL)
+                break;
+            s = mcd_remote_cut(g, t, length);
+            if (s == NULL)
+                continue;
+            charge(l, c, s->s.length);
+        }
+        if (g->calls != NULL && mcd_net_holds(g, s)) {
+            mcd_slice_list_append(&r->again[c][s->s.op != MCT_READ], s);
+            r->waiting += s->s.length;
+            mcd_route_dirty(g->net, r);
+            if (++held == HELD)
+                break;
+            continue;
+        }
+        gather(g, r, rr, s);
+        served(r, c, left);
+        any = true;
+        n++;
+    }
+    for (unsigned i = 0; i < r->nrails; i++)
+        flush(g, r, &r->rails[i]);
+    if (n == BURST)
+        mcd_route_dirty(g->net, r);
+    return any;
+}

@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which rail carries what, and who goes first: in simulated time, so that nothing here depends on
+ * the machine. Rates are bytes a ns. */
+#include "far.h"
+
+#define MiB (1u << 20)
+
+/* Keeps `depth` tasks of 1 MiB under way until `bytes` have ended. Returns the simulated ns. */
+static uint64_t stream(struct far *x, unsigned depth, uint64_t bytes)
+{
+    struct mcs_desc d[64];
+    uint64_t begin = fake.now, done = 0, sent = 0;
+    bool busy[64] = {false};
+
+    while (done < bytes) {
+        for (uint32_t i = 0; i < depth; i++) {
+            if (busy[i] && far_ended(x, &d[i])) {
+                cr_assert_eq(fix_state(x->f.client.slot_table[i]), MCS_STATE_COMPLETED);
+                busy[i] = false;
+                done += MiB;
+            }
+            if (!busy[i] && sent < bytes) {
+                d[i] = far_desc(x, MCS_OP_WRITE, i, 0, (i % 4) * MiB, MiB);
+                d[i].deadline_us = 3000000000u;
+                fix_push(&x->f, &d[i]);
+                busy[i] = true;
+                sent += MiB;
+            }
+        }
+        mcd_engine_turn(x->f.engine);
+    }
+    return fake.now - begin;
+}
+
+static void set(struct far *x, unsigned rail, double rate, uint64_t latency)
+{
+    far_link(x, rail)->rate = rate;
+    far_link(x, rail)->latency = latency;
+}
+
+Test(schedule, equal_rails_share_equally, .timeout = 60)
+{
+    struct far x;
+    uint64_t ns, a, b;
+
+    far_init(&x, 2);
+    fake.step = 5000;
+    set(&x, 0, 1, 50000);
+    set(&x, 1, 1, 50000);
+    stream(&x, 16, 64 * MiB);
+    a = far_link(&x, 0)->moved;
+    b = far_link(&x, 1)->moved;
+    ns = stream(&x, 16, 256 * MiB);
+    a = far_link(&x, 0)->moved - a;
+    b = far_link(&x, 1)->moved - b;
+    cr_assert(a * 10 > b * 9 && b * 10 > a * 9, "%llu and %llu", (unsigned long long)a,
+              (unsigned long long)b);
+    cr_assert_lt((double)ns, 256.0 * MiB / 2 * 1.1, "%.3f of the two", 128.0 * MiB / (double)ns);
+    far_fini(&x);
+}
+
+Test(schedule, a_rail_of_a_tenth_gets_a_tenth, .timeout = 60)
+{
+    struct far x;
+    uint64_t ns, fast, slow;
+
+    far_init(&x, 2);
+    fake.step = 5000;
+    set(&x, 0, 1, 50000);
+    set(&x, 1, 0.1, 50000);
+    stream(&x, 16, 64 * MiB);
+    fast = far_link(&x, 0)->moved;
+    slow = far_link(&x, 1)->moved;
+    ns = stream(&x, 16, 512 * MiB);
+    fast = far_link(&x, 0)->moved - fast;
+    slow = far_link(&x, 1)->moved - slow;
+    cr_assert(slow * 100 > fast * 7 && slow * 100 < fast * 13, "%.4f", (double)slow / (double)fast);
+    cr_assert_lt((double)ns, 512.0 * MiB / 1.1 * 1.05, "%.3f of both together",
+                 512.0 * MiB / 1.1 / (double)ns);
+    far_fini(&x);
+}
+
+/* A burst is through about when both rails together could have it through. */
+Test(schedule, a_tail_does_not_wait_for_a_slow_rail, .timeout = 60)
+{
+    struct far x;
+
+    far_init(&x, 2);
+    fake.step = 2000;
+    set(&x, 0, 1, 50000);
+    set(&x, 1, 0.1, 50000);
+    stream(&x, 16, 64 * MiB);
+    for (unsigned i = 0; i < 20; i++) {
+        uint64_t ns = stream(&x, 4, 4 * MiB);
+
+        cr_assert_lt((double)ns, 4.0 * MiB * 1.1 + 100000, "burst %u: %.3f ms", i,
+                     (double)ns / 1e6);
+    }
+    far_fini(&x);
+}
+
+Test(schedule, a_rail_throttled_under_way_loses_its_share, .timeout = 60)
+{
+    struct far x;
+    uint64_t slow, all;
+
+    far_init(&x, 2);
+    fake.step = 5000;
+    set(&x, 0, 1, 50000);
+    set(&x, 1, 1, 50000);
+    stream(&x, 16, 64 * MiB);
+    set(&x, 1, 0.05, 50000);
+    stream(&x, 16, 128 * MiB); /* finds out */
+    slow = far_link(&x, 1)->moved;
+    all = slow + far_link(&x, 0)->moved;
+    stream(&x, 16, 256 * MiB);
+    slow = far_link(&x, 1)->moved - slow;
+    all = far_link(&x, 0)->moved + far_link(&x, 1)->moved - all;
+    cr_assert_lt((double)slow, 0.08 * (double)all);
+    cr_assert_gt((double)slow, 0.02 * (double)all);
+    /* and gets it back */
+    set(&x, 1, 1, 50000);
+    stream(&x, 16, 2048ull * MiB);
+    slow = far_link(&x, 1)->moved;
+    all = slow + far_link(&x, 0)->moved;
+    stream(&x, 16, 256 * MiB);
+    slow = far_link(&x, 1)->moved - slow;
+    all = far_link(&x, 0)->moved + far_link(&x, 1)->moved - all;
+    cr_assert_gt((double)slow, 0.4 * (double)all, "%.3f", (double)slow / (double)all);
+    far_fini(&x);
+}
+
+/* A rail that was not chosen for long is looked at again: it may have become the better one. */
+Test(schedule, unused_rails_are_measured_again, .timeout = 60)
+{
+    struct far x;
+    uint64_t before;
+    struct mcs_desc d;
+
+    far_init(&x, 2);
+    fake.step = 5000;
+    set(&x, 0, 1, 20000);
+    set(&x, 1, 1, 5000000);
+    for (unsigned i = 0; i < 50; i++) {
+        d = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, 4096);
+        fix_push(&x.f, &d);
+        fix_end(&x.f, &d);
+    }
+    cr_assert_gt(far_link(&x, 0)->posted, 40u, "the near one is taken");
+    before = far_link(&x, 1)->posted;
+    for (unsigned i = 0; i < 200; i++) { /* two seconds */
+        uint64_t until = fake.now + 10000000;
+
+        d = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, 4096);
+        fix_push(&x.f, &d);
+        fix_end(&x.f, &d);
+        while (fake.now < until)
+            mcd_engine_turn(x.f.engine);
+    }
+    cr_assert_geq(far_link(&x, 1)->posted - before, 2u);
+    cr_assert_leq(far_link(&x, 1)->posted - before, 8u);
+    far_fini(&x);
+}
+
+Test(schedule, a_silent_rail_is_left_and_its_work_done_by_the_other, .timeout = 60)
+{
+    struct far x;
+    struct mcs_desc d[16];
+    uint64_t begin;
+
+    far_init(&x, 2);
+    fake.step = 5000;
+    set(&x, 0, 1, 50000);
+    set(&x, 1, 1, 50000);
+    stream(&x, 16, 64 * MiB);
+    for (uint32_t i = 0; i < 16; i++) {
+        d[i] = far_desc(&x, MCS_OP_READ, i, 0, 0, MiB);
+        fix_push(&x.f, &d[i]);
+    }
+    far_until_out(&x, 8);
+    far_link(&x, 1)->silent = true;
+    begin = fake.now;
+    for (uint32_t i = 0; i < 16; i++)
+        cr_assert_eq(fix_state(fix_end(&x.f, &d[i])), MCS_STATE_COMPLETED);
+    cr_assert_lt(fake.now - begin, 300000000u, "%.1f ms", (double)(fake.now - begin) / 1e6);
+    cr_assert_eq(x.route->rails[1].rail.reason, MCD_RAIL_SILENT);
+    cr_assert_eq(x.route->rails[0].rail.state, MCD_RAIL_UP);
+    cr_assert_gt(x.route->moved_over, 0u);
+    /* it comes back: rests, gets little, then its share */
+    far_link(&x, 1)->silent = false;
+    far_adopt(&x, x.route, 1);
+    cr_assert_eq(x.route->rails[1].rail.state, MCD_RAIL_SUSPECT);
+    stream(&x, 16, 512 * MiB);
+    cr_assert_eq(x.route->rails[1].rail.state, MCD_RAIL_UP);
+    far_fini(&x);
+}
+
+/* Slow is not silent: a path that moves is left alone, however long a slice takes. */
+Test(schedule, a_slow_rail_is_not_taken_for_dead, .timeout = 60)
+{
+    struct far x;
+    struct mcs_desc d;
+
+    far_init(&x, 1);
+    fake.step = 50000;
+    set(&x, 0, 0.0001, 50000); /* 64 KiB take 0.65 s */
+    d = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, 256 << 10);
+    fix_push(&x.f, &d);
+    cr_assert_eq(fix_state(fix_end(&x.f, &d)), MCS_STATE_COMPLETED);
+    cr_assert_eq(x.route->rails[0].lost, 0u);
+    far_fini(&x);
+}
+
+Test(schedule, slices_suit_the_rail, .timeout = 60)
+{
+    struct far x;
+    struct mcs_desc d;
+
+    far_init(&x, 1);
+    fake.step = 5000;
+    set(&x, 0, 0.02, 50000); /* 80 KiB in 4 ms */
+    stream(&x, 8, 32 * MiB);
+    d = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, MiB);
+    fix_push(&x.f, &d);
+    far_until_out(&x, 1);
+    cr_assert_geq(fake.last_length, 60u << 10);
+    cr_assert_leq(fake.last_length, 100u << 10);
+    fix_end(&x.f, &d);
+    set(&x, 0, 2, 50000);
+    stream(&x, 8, 512 * MiB);
+    d = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, MiB);
+    fix_push(&x.f, &d);
+    far_until_out(&x, 1);
+    cr_assert_eq(fake.last_length, 256u << 10, "%llu", (unsigned long long)fake.last_length);
+    fix_end(&x.f, &d);
+    /* small ones are never cut */
+    d = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, 60000);
+    fix_push(&x.f, &d);
+    far_until_out(&x, 1);
+    cr_assert_eq(fake.last_length, 60000u);
+    fix_end(&x.f, &d);
+    far_fini(&x);
+}
+
+Test(schedule, classes_are_strict_and_nobody_starves, .timeout = 60)
+{
+    struct far x;
+    struct mcs_desc d[48];
+    unsigned ended[3] = {0, 0, 0};
+    bool seen[48] = {false};
+    unsigned high_first = 0, total = 0;
+
+    far_init(&x, 1);
+    far_link(&x, 0)->max_out = 1;
+    set(&x, 0, 1, 0);
+    x.route->rails[0].rail.window_max = 1;
+    for (uint32_t i = 0; i < 48; i++) {
+        d[i] = far_desc(&x, MCS_OP_WRITE, i, 0, 0, 4096);
+        d[i].priority = (uint8_t)(2 - i / 16); /* background first, high last */
+        fix_push(&x.f, &d[i]);
+    }
+    while (total < 48) {
+        mcd_engine_turn(x.f.engine);
+        for (unsigned i = 0; i < 48; i++) {
+            if (seen[i] || !far_ended(&x, &d[i]))
+                continue;
+            seen[i] = true;
+            total++;
+            ended[d[i].priority]++;
+            if (ended[0] == 16 && high_first == 0)
+                high_first = total;
+        }
+    }
+    /* what was out before, and one in 16 of others */
+    cr_assert_geq(high_first, 16u);
+    cr_assert_leq(high_first, 20u);
+    far_fini(&x);
+}
+
+Test(schedule, background_gets_its_sixteenth, .timeout = 60)
+{
+    struct far x;
+    struct mcs_desc high[8], low;
+    unsigned n = 0;
+
+    far_init(&x, 1);
+    set(&x, 0, 1, 0);
+    x.route->rails[0].rail.window_max = 1;
+    for (uint32_t i = 0; i < 8; i++) {
+        high[i] = far_desc(&x, MCS_OP_WRITE, i, 0, 0, 4096);
+        high[i].priority = MCS_CLASS_HIGH;
+        fix_push(&x.f, &high[i]);
+    }
+    low = far_desc(&x, MCS_OP_WRITE, 8, 0, 0, 4096);
+    low.priority = MCS_CLASS_BACKGROUND;
+    fix_push(&x.f, &low);
+    while (!far_ended(&x, &low)) { /* the high ones never run out */
+        mcd_engine_turn(x.f.engine);
+        for (uint32_t i = 0; i < 8; i++)
+            if (far_ended(&x, &high[i])) {
+                high[i] = far_desc(&x, MCS_OP_WRITE, i, 0, 0, 4096);
+                high[i].priority = MCS_CLASS_HIGH;
+                fix_push(&x.f, &high[i]);
+                n++;
+            }
+    }
+    cr_assert_geq(n, 12u);
+    cr_assert_leq(n, 20u);
+    far_fini(&x);
+}
+
+/* Two queues, one with large and one with small tasks, each always full: bytes are shared. */
+Test(schedule, lanes_share_by_bytes, .timeout = 60)
+{
+    struct far x;
+    struct far_queue other;
+    struct mcs_desc large[8], small[64];
+
+    far_init(&x, 1);
+    far_queue_init(&x, &other);
+    fake.step = 5000;
+    set(&x, 0, 1, 10000);
+    x.route->rails[0].rail.window_max = 1 << 20;
+    for (uint32_t i = 0; i < 8; i++) {
+        large[i] = far_desc(&x, MCS_OP_WRITE, i, 0, 0, MiB);
+        fix_push(&x.f, &large[i]);
+    }
+    for (uint32_t i = 0; i < 60; i++) {
+        small[i] = far_desc(&x, MCS_OP_WRITE, i, 0, 0, 16384);
+        cr_assert(mcs_ring_push(other.client.ring, &small[i], 1));
+    }
+    while (x.f.queue.bytes_moved + other.queue.bytes_moved < 400ull * MiB) {
+        mcd_engine_turn(x.f.engine);
+        for (uint32_t i = 0; i < 8; i++)
+            if (far_ended(&x, &large[i])) {
+                large[i] = far_desc(&x, MCS_OP_WRITE, i, 0, 0, MiB);
+                fix_push(&x.f, &large[i]);
+            }
+        for (uint32_t i = 0; i < 60; i++) {
+            uint64_t word = mcs_slot_peek(&other.client, i);
+
+            if (word >> 32 != small[i].generation || (word & 0x7f) <= MCS_STATE_PENDING)
+                continue;
+            small[i] = far_desc(&x, MCS_OP_WRITE, i, 0, 0, 16384);
+            cr_assert(mcs_ring_push(other.client.ring, &small[i], 1));
+        }
+    }
+    cr_assert_gt(other.queue.bytes_moved * 10, x.f.queue.bytes_moved * 7, "%llu and %llu",
+                 (unsigned long long)other.queue.bytes_moved,
+                 (unsigned long long)x.f.queue.bytes_moved);
+    cr_assert_gt(x.f.queue.bytes_moved * 10, other.queue.bytes_moved * 7);
+    far_queue_fini(&x, &other);
+    far_fini(&x);
+}

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Requests of peers about this host's memory. */
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tcp.h"
+
+uint16_t mct_tcp_resolve(struct mct_tcp_conn *c, enum mct_op op, const struct mct_request *r,
+                         uint8_t **pointer)
+{
+    const struct mct_host *host = &c->t->env.host;
+    struct mct_request request = *r;
+    void *p = NULL;
+    uint16_t status;
+
+    request.op = op;
+    status = host->resolve(host->context, c->visitor, &request, &p);
+    *pointer = status == MCS_OK ? p : NULL;
+    return status;
+}
+
+int mct_tcp_serve(struct mct *t, const struct mct_conn *conn, void *visitor)
+{
+    struct mct_tcp_conn *c;
+
+    for (unsigned i = 0; i < MCT_TCP_TOMBSTONES; i++)
+        if (t->tombstones[i].visitor == visitor && t->tombstones[i].conn == conn->id) {
+            close(conn->fd);
+            return -ECANCELED;
+        }
+    return mct_tcp_conn_create(t, conn, NULL, visitor, &c);
+}
+
+int mct_tcp_dismiss(struct mct *t, void *visitor)
+{
+    int res = 0;
+
+    for (struct mct_tcp_conn *c = t->conns; c != NULL; c = c->next) {
+        if (c->link != NULL || c->visitor != visitor)
+            continue;
+        mct_tcp_close(c, -ECONNABORTED, "its visitor was dismissed");
+        res = -EINPROGRESS;
+    }
+    if (res == 0) /* the address may name another visitor from now on */
+        for (unsigned i = 0; i < MCT_TCP_TOMBSTONES; i++)
+            if (t->tombstones[i].visitor == visitor)
+                t->tombstones[i].conn = 0;
+    return res;
+}
+
+static void answer(struct mct_tcp_conn *c, struct mct_tcp_frame *f, uint16_t status)
+{
+    f->status = status;
+    if (status == MCS_OK)
+        mct_tcp_count(c->t, served, 1);
+    else
+        mct_tcp_count(c->t, refused, 1);
+    mct_tcp_queue(f, false);
+}
+
+static void kill_conn(struct mct_tcp_conn *c, struct mct_tcp_frame *f, uint64_t id)
+{
+    struct mct *t = c->t;
+    struct mct_tcp_conn *victim = t->conns;
+
+    while (victim != NULL &&
+           (victim->link != NULL || victim->visitor != c->visitor || victim->id != id))
+        victim = victim->next;
+    if (victim == c) {
+        mct_tcp_nonsense(c, "a connection asked for its own end");
+        return;
+    }
+    if (victim == NULL) {
+        /* gone, or not here yet: then it shall not come */
+        t->tombstones[t->next_tombstone].visitor = c->visitor;
+        t->tombstones[t->next_tombstone].conn = id;
+        t->next_tombstone = (t->next_tombstone + 1) % MCT_TCP_TOMBSTONES;
+        answer(c, f, MCS_OK);
+        return;
+    }
+    mct_tcp_count(t, kills, 1);
+    f->next = victim->killers; /* answered when its last I/O is over */
+    victim->killers = f;
+    mct_tcp_close(victim, -ECONNABORTED, "the peer asked for its end");
+}
+
+void mct_tcp_request_begin(struct mct_tcp_conn *c)
+{
+    struct mct_tcp_rx *rx = &c->rx;
+    const struct mct_tcp_header *h = &rx->header;
+    struct mct_tcp_frame *f;
+    struct mct_request r = {.export_index = h->export_index,
+                            .incarnation = h->incarnation,
+                            .address = h->address,
+                            .length = h->length};
+
+    if (h->id != c->expected_id) {
+        mct_tcp_nonsense(c, "a request's id did not follow the one before");
+        return;
+    }
+    c->expected_id++;
+    f = mct_tcp_frame_get(c); /* there is one: take_header() looked */
+    f->id = h->id;
+    f->type = mct_tcp_answer_type(h->type);
+    switch (h->type) {
+    case MCT_TCP_READ:
+        f->export_index = h->export_index;
+        f->incarnation = h->incarnation;
+        f->address = h->address;
+        f->length = h->length;
+        f->flags = h->flags;
+        if (c->t->env.checksum)
+            f->flags |= MCT_TCP_CHECKSUM;
+        mct_tcp_queue(f, false); /* looked up when it is sent */
+        break;
+    case MCT_TCP_WRITE:
+        rx->frame = f;
+        rx->state = MCT_TCP_RX_PAYLOAD;
+        rx->status = mct_tcp_resolve(c, MCT_WRITE, &r, &rx->pointer);
+        rx->drop = rx->status != MCS_OK;
+        break;
+    case MCT_TCP_NOTIFY:
+        rx->frame = f;
+        rx->state = MCT_TCP_RX_PAYLOAD;
+        break;
+    case MCT_TCP_KILL:
+        kill_conn(c, f, h->address);
+        break;
+    default:
+        answer(c, f, MCS_OK); /* PING */
+        break;
+    }
+}
+
+static uint16_t notify(struct mct_tcp_conn *c)
+{
+    const struct mct_host *host = &c->t->env.host;
+    const struct mct_tcp_header *h = &c->rx.header;
+    struct mct_request r = {.op = MCT_NOTIFY,
+                            .export_index = h->export_index,
+                            .incarnation = h->incarnation,
+                            .address = h->address,
+                            .length = h->length};
+    uint64_t bytes = h->task_bytes_lo | (uint64_t)h->task_bytes_hi << 32;
+
+    return host->notify(host->context, c->visitor, &r, h->source, bytes, c->notification,
+                        h->name_length, c->notification + h->name_length,
+                        (uint32_t)h->length - h->name_length);
+}
+
+void mct_tcp_request_end(struct mct_tcp_conn *c, const struct mct_tcp_trailer *trailer)
+{
+    struct mct_tcp_frame *f = c->rx.frame;
+    uint16_t status = c->rx.status;
+
+    c->rx.frame = NULL;
+    if (trailer->status != MCS_OK)
+        status = MCS_CANCELED; /* what came was filler in the end */
+    else if (status == MCS_OK && c->rx.header.type == MCT_TCP_NOTIFY)
+        status = notify(c);
+    answer(c, f, status);
+}
+
+void mct_tcp_target_end(struct mct_tcp_conn *c)
+{
+    struct mct_tcp_frame *f;
+
+    while ((f = c->killers) != NULL) {
+        c->killers = f->next;
+        if (!f->conn->closing)
+            answer(f->conn, f, MCS_OK);
+    }
+    /* its own questions wait for nothing any more */
+    for (struct mct_tcp_conn *other = c->t->conns; other != NULL; other = other->next)
+        for (struct mct_tcp_frame **p = &other->killers; *p != NULL;)
+            if ((*p)->conn == c)
+                *p = (*p)->next;
+            else
+                p = &(*p)->next;
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An engine's io_uring: one for all transports that need one.  Owned and used by the
+ * engine's thread alone.  What the kernel offers is probed; see mct_uring_features().
+ *
+ * Nothing here waits but mct_uring_wait().  Operations queued are submitted in the next turn,
+ * and everything that completed is told from inside mct_uring_turn(), never from the call
+ * that queued it.
+ */
+#ifndef MCT_URING_H
+#define MCT_URING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+struct mct_uring;
+
+/* One operation under way. Embedded in whatever it belongs to; must live until done() was called
+ * without MCT_IO_MORE. From inside that call it may be used again. */
+struct mct_io {
+    /* res: as the kernel says it. flags: MCT_IO_*. A zero-copy send calls done() twice when the
+     * first call has MCT_IO_MORE: the second one (MCT_IO_NOTIF) says that the memory is no longer
+     * read. */
+    void (*done)(struct mct_io *io, int res, uint32_t flags);
+};
+
+#define MCT_IO_MORE 0x2u  /* done() will be called again */
+#define MCT_IO_NOTIF 0x8u /* the second call of a zero-copy send */
+/* res of a MCT_IO_NOTIF call: the kernel copied after all. Told with MCT_URING_ZC_USAGE only. */
+#define MCT_IO_COPIED 0x80000000u
+
+#define MCT_URING_SEND_ZC 0x1u  /* zero-copy sends */
+#define MCT_URING_ZC_USAGE 0x2u /* and whether they were any (MCT_IO_COPIED) */
+#define MCT_URING_DEFER 0x4u    /* completions are worked on in turn() only */
+
+/* entries: submissions a turn before an extra system call. On failure, a negative errno and one
+ * sentence with the remedy in error. Any thread may create; see mct_uring_enable(). */
+int mct_uring_create(unsigned entries, struct mct_uring **out, char *error, size_t error_size);
+/* Everything must have completed. NULL is fine. */
+void mct_uring_destroy(struct mct_uring *u);
+/* The engine's thread, before its first turn: a ring with one issuer belongs to who enables it.
+ * Operations may be queued before. */
+int mct_uring_enable(struct mct_uring *u);
+/* MCT_URING_*; complete after mct_uring_enable(). */
+uint32_t mct_uring_features(const struct mct_uring *u);
+
+/* Each queues one operation; it is submitted in the next turn. Never fails. Sockets must not have
+ * O_NONBLOCK: io_uring then waits for readiness itself, else it would give -EAGAIN back. */
+void mct_uring_recv(struct mct_uring *u, struct mct_io *io, int fd, void *buffer, size_t size,
+                    int flags);
+/* msg and its iovecs must live until done(); with zero copy until it was called the last time. */
+void mct_uring_sendmsg(struct mct_uring *u, struct mct_io *io, int fd, const struct msghdr *msg,
+                       int flags);
+void mct_uring_sendmsg_zc(struct mct_uring *u, struct mct_io *io, int fd, const struct msghdr *msg,
+                          int flags);
+/* Cancels an operation; its own done() says how it ended: -ECANCELED, or what it had come to. One
+ * that has ended already is no mistake. */
+void mct_uring_cancel(struct mct_uring *u, struct mct_io *io);
+
+/* Submits what is queued and calls done() of what completed. Returns the number of completions. No
+ * system call when there is nothing to submit and nothing to reap. Not from inside done(). */
+unsigned mct_uring_turn(struct mct_uring *u);
+
+/* An eventfd for epoll (level-triggered). It tells of completions only while armed: an engine that
+ * is awake shall not pay for it. */
+int mct_uring_event_fd(const struct mct_uring *u);
+/* Before the thread sleeps: submits what is queued and arms the event descriptor until the next
+ * mct_uring_turn(), which also drains it. false: completions wait already; do not sleep, turn. */
+bool mct_uring_arm(struct mct_uring *u);
+/* Sleeps until a completion waits or the time is over. For threads that have nothing else to do. */
+void mct_uring_wait(struct mct_uring *u, int timeout_ms);
+
+/* Operations queued or under way. */
+unsigned mct_uring_inflight(const struct mct_uring *u);
+/* System calls made; any thread. */
+uint64_t mct_uring_enters(const struct mct_uring *u);
+
+#endif
