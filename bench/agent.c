@@ -3,6 +3,7 @@
 
 #include "clock.h"
 #include "cleanup.h"
+#include "netns.h"
 #include "pages.h"
 #include "say.h"
 
@@ -23,7 +24,7 @@
 
 #define READY_MS 120000 /* populating gigabytes of ordinary pages takes most of a minute */
 #define SESSIONS 400
-#define POOL_SLACK (UINT64_C(128) << 20) /* extents are rounded up */
+#define POOL_SLACK (UINT64_C(128) << 20)
 
 static int find_program(const char *given, char *out, size_t size)
 {
@@ -54,6 +55,12 @@ static int find_program(const char *given, char *out, size_t size)
     return 0;
 }
 
+/* Extents are rounded up. */
+static uint64_t slack(const struct agent_options *o)
+{
+    return o->small ? 0 : POOL_SLACK;
+}
+
 static int write_config(const char *path, const struct agent *a, const struct agent_options *o)
 {
     FILE *f = fopen(path, "we");
@@ -67,16 +74,17 @@ static int write_config(const char *path, const struct agent *a, const struct ag
             "log_level = error\n"
             "[pool]\n"
             "size = %" PRIu64 "M\n"
-            "pages = prefer\n"
+            "pages = %s\n"
             "[engine]\n"
             "cores = %d\n"
             "idle = %s\n"
             "[session]\n"
             "max = %d\n"
             "[admin]\n"
-            "mode = off\n",
-            a->socket, (o->pool_size + POOL_SLACK) >> 20, o->core, o->busy ? "busy" : "sleep",
-            SESSIONS);
+            "mode = off\n"
+            "%s",
+            a->socket, (o->pool_size + slack(o)) >> 20, o->small ? "off" : "prefer", o->core,
+            o->busy ? "busy" : "sleep", SESSIONS, o->settings != NULL ? o->settings : "");
     bad = ferror(f);
     return fclose(f) == 0 && !bad ? 0 : -EIO;
 }
@@ -92,7 +100,7 @@ static void raise_files(void)
     }
 }
 
-static void child_exec(const char *program, const char *config, int ready, pid_t parent)
+static void child_exec(const char *program, const char *config, int netns, int ready, pid_t parent)
 {
     char number[16];
     char *const argv[] = {"mcshmd", "--config", (char *)config, "--ready-fd", number, NULL};
@@ -102,6 +110,10 @@ static void child_exec(const char *program, const char *config, int ready, pid_t
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(127);
+    if (netns > 0 && netns_settle(netns) != 0) {
+        say_error(0, "the agent cannot enter its network namespace: %m");
+        _exit(127);
+    }
     snprintf(number, sizeof(number), "%d", ready);
     fcntl(ready, F_SETFD, 0);
     execvp(program, argv);
@@ -165,7 +177,7 @@ static int start_own(const struct agent_options *o, struct agent *a)
     }
     a->pid = fork();
     if (a->pid == 0)
-        child_exec(program, config, ready[1], parent);
+        child_exec(program, config, o->netns, ready[1], parent);
     if (a->pid < 0) {
         rc = say_error(-errno, "cannot start a process for the agent: %m");
         a->pid = 0;
@@ -200,6 +212,14 @@ static pid_t socket_owner(const char *path)
     return peer.pid;
 }
 
+void agent_reserve(const struct agent_options *o, unsigned agents, char *note, unsigned note_size)
+{
+    if (o->small)
+        snprintf(note, note_size, "ordinary pages wanted");
+    else
+        pages_prepare(agents * (o->pool_size + slack(o)), note, note_size);
+}
+
 int agent_start(const struct agent_options *o, struct agent *a)
 {
     int rc;
@@ -216,7 +236,7 @@ int agent_start(const struct agent_options *o, struct agent *a)
         snprintf(a->pages_note, sizeof(a->pages_note), "a running agent's pool");
         return 0;
     }
-    pages_prepare(o->pool_size + POOL_SLACK, a->pages_note, sizeof(a->pages_note));
+    agent_reserve(o, 1, a->pages_note, sizeof(a->pages_note));
     rc = start_own(o, a);
     if (rc != 0)
         agent_stop(a);

@@ -11,11 +11,14 @@
 #include <sys/types.h>
 
 struct agent_options {
-    const char *socket;  /* of a running agent; NULL: start one */
-    const char *program; /* mcshmd; NULL: beside this program, else in PATH */
-    int core;            /* for its engine */
-    bool busy;           /* idle = busy, else sleep */
-    uint64_t pool_size;  /* bytes */
+    const char *socket;   /* of a running agent; NULL: start one */
+    const char *program;  /* mcshmd; NULL: beside this program, else in PATH */
+    int core;             /* for its engine */
+    bool busy;            /* idle = busy, else sleep */
+    uint64_t pool_size;   /* bytes */
+    bool small;           /* just that, in ordinary pages; else hugepages and room to round up */
+    int netns;            /* descriptor of the network namespace it lives in; 0: ours */
+    const char *settings; /* more of its ini file; NULL: nothing */
 };
 
 struct agent {
@@ -26,6 +29,9 @@ struct agent {
     unsigned mark; /* cleanup entries from here on are this agent's */
     char pages_note[128];
 };
+
+/* Before several agents are started: hugepages for all of them. note: what came of it. */
+void agent_reserve(const struct agent_options *o, unsigned agents, char *note, unsigned note_size);
 
 /* 0, or a negative errno after saying what is wrong. */
 int agent_start(const struct agent_options *o, struct agent *out);

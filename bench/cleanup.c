@@ -10,9 +10,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CLEANUP_MAX 16u
+#define CLEANUP_MAX 512u /* an agent takes six of them */
 #define CLEANUP_PATH 256u
-#define WATCHED_MAX 8u
+#define WATCHED_MAX 16u
 #define STOP_STEP_MS 5
 #define STOP_STEPS 4000 /* 20 s: unmapping a large pool takes its time */
 

@@ -146,7 +146,8 @@ static int run_caller(struct stage *s)
 
 static void run_ucx(struct stage *s)
 {
-    int client = s->cores.client, server = s->cores.engine;
+    struct ucx_place here = {
+        .address = "127.0.0.1", .client_core = s->cores.client, .server_core = s->cores.engine};
 
     s->figures->ucx = s->options->ucx && ucx_present();
     if (!s->figures->ucx)
@@ -157,12 +158,9 @@ static void run_ucx(struct stage *s)
         if (row->shape != COPY_CONTIGUOUS)
             continue;
         for (unsigned k = 0; k < UCX_ROUNDS; k++) {
-            stats_add(&row->tag_posix,
-                      ucx_bandwidth("posix,self", "tag_bw", row->size, client, server));
-            stats_add(&row->tag_cma,
-                      ucx_bandwidth("posix,cma,self", "tag_bw", row->size, client, server));
-            stats_add(&row->put_posix,
-                      ucx_bandwidth("posix,self", "ucp_put_bw", row->size, client, server));
+            stats_add(&row->tag_posix, ucx_bandwidth(&here, "posix,self", "tag_bw", row->size));
+            stats_add(&row->tag_cma, ucx_bandwidth(&here, "posix,cma,self", "tag_bw", row->size));
+            stats_add(&row->put_posix, ucx_bandwidth(&here, "posix,self", "ucp_put_bw", row->size));
         }
     }
 }

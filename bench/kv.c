@@ -2,6 +2,8 @@
 #include "kv.h"
 
 #include "clock.h"
+#include "hosts.h"
+#include "pair.h"
 #include "pin.h"
 #include "proc.h"
 #include "progress.h"
@@ -22,6 +24,21 @@
 #define CACHE_BYTES (UINT64_C(512) << 20)
 #define READY_MS 120000
 #define LOOK_MS 100
+
+/* The agents of a run: one, or one on each of two hosts. */
+struct place {
+    struct agent one;
+    struct hosts hosts;
+    struct pair pair;
+};
+
+void kv_step_aside(const struct kv_context *x)
+{
+    if (x->hosts == HOSTS)
+        pair_step_aside(&x->engines);
+    else if (x->engines.engine >= 0)
+        pin_away_from(x->engines.engine);
+}
 
 int kv_meet(int fd)
 {
@@ -77,7 +94,24 @@ static int await_end(struct proc *both[2], const struct kv_context *x)
     return rc;
 }
 
-static int replay(struct kv_context *x, const struct agent *a, double *agent_ns, double *seconds)
+/* CPU time of all agents so far. Returns whether it is known. */
+static bool agents_ns(const struct kv_context *x, const struct place *place, uint64_t *out)
+{
+    bool known = true;
+
+    *out = 0;
+    for (unsigned host = 0; known && host < x->hosts; host++) {
+        uint64_t ns = 0;
+        pid_t pid = x->hosts == HOSTS ? place->pair.agent[host].pid : place->one.pid;
+
+        known = pid > 0 && clock_process_ns(pid, &ns) == 0;
+        *out += ns;
+    }
+    return known;
+}
+
+static int replay(struct kv_context *x, const struct place *place, double *agent_ns,
+                  double *seconds)
 {
     struct proc prefill = {.pid = 0}, decode = {.pid = 0};
     struct proc *both[2] = {&prefill, &decode};
@@ -92,14 +126,14 @@ static int replay(struct kv_context *x, const struct agent *a, double *agent_ns,
         rc = await_byte(both[i]);
     if (rc != 0)
         goto out;
-    known = a->pid > 0 && clock_process_ns(a->pid, &before) == 0;
+    known = agents_ns(x, place, &before);
     start = clock_ns();
     for (unsigned i = 0; rc == 0 && i < 2; i++)
         rc = proc_send(both[i]->fd, "G", 1);
     if (rc == 0)
         rc = await_end(both, x);
     *seconds = (double)(clock_ns() - start) / 1e9;
-    known = known && clock_process_ns(a->pid, &after) == 0;
+    known = known && agents_ns(x, place, &after);
     *agent_ns = known ? (double)(after - before) : -1;
 out:
     for (unsigned i = 0; i < 2; i++) {
@@ -156,37 +190,86 @@ static int size_cache(const struct kv_options *o, struct kv_context *x)
     return 0;
 }
 
-static int run(const struct kv_options *o, struct kv_context *x)
+static int start_one(const struct kv_options *o, uint64_t pool, struct kv_context *x,
+                     struct place *place)
 {
-    uint64_t block = x->model.layers * x->model.layer_bytes;
-    struct agent_options ao = {
-        .socket = o->common.socket,
-        .program = o->common.mcshmd,
-        .busy = o->busy,
-        .pool_size = block * (x->cache_blocks + (uint64_t)x->trace.longest * x->in_flight)};
-    size_t shared_size = sizeof(*x->shared) + x->trace.count * sizeof(double);
-    struct pin_cores cores;
-    struct agent agent;
-    double agent_ns = -1, seconds = 0;
-    int rc = pin_choose(&cores);
+    struct agent_options ao = {.socket = o->common.socket,
+                               .program = o->common.mcshmd,
+                               .busy = o->busy,
+                               .pool_size = pool};
+    int rc = pin_choose(&x->engines);
 
     if (rc != 0)
         return say_error(rc, "cannot tell which cores are allowed: %s", strerror(-rc));
-    ao.core = cores.engine;
-    x->engine_core = o->common.socket == NULL ? cores.engine : -1;
+    ao.core = x->engines.engine;
+    if (ao.socket != NULL)
+        x->engines.engine = -1;
+    rc = agent_start(&ao, &place->one);
+    x->decode_socket = x->prefill_socket = place->one.socket;
+    snprintf(x->decode_peer, sizeof(x->decode_peer), "%s", x->decode);
+    snprintf(x->prefill_peer, sizeof(x->prefill_peer), "%s", x->prefill);
+    return rc;
+}
+
+/* Prefill on host 0, decode on host 1. */
+static int start_two(const struct kv_options *o, uint64_t pool, struct kv_context *x,
+                     struct place *place)
+{
+    struct pair_options po = {.program = o->common.mcshmd,
+                              .pool_size = pool,
+                              .busy = o->busy,
+                              .rails = (unsigned)o->rails,
+                              .checksum = true};
+    int rc = hosts_open(&place->hosts, (unsigned)o->rails, o->congestion);
+
+    if (rc != 0)
+        return rc;
+    rc = pair_start(&po, &place->hosts, &place->pair);
+    if (rc != 0) {
+        hosts_close(&place->hosts);
+        return rc;
+    }
+    x->engines = place->pair.cores;
+    x->prefill_socket = place->pair.agent[0].socket;
+    x->decode_socket = place->pair.agent[1].socket;
+    pair_name(0, x->prefill, x->prefill_peer, sizeof(x->prefill_peer));
+    pair_name(1, x->decode, x->decode_peer, sizeof(x->decode_peer));
+    place->one = place->pair.agent[1]; /* what is printed of it */
+    memcpy(place->one.pages_note, place->pair.pages_note, sizeof(place->one.pages_note));
+    return 0;
+}
+
+static void stop_place(const struct kv_context *x, struct place *place)
+{
+    if (x->hosts == HOSTS) {
+        pair_stop(&place->pair);
+        hosts_close(&place->hosts);
+    } else {
+        agent_stop(&place->one);
+    }
+}
+
+static int run(const struct kv_options *o, struct kv_context *x)
+{
+    uint64_t block = x->model.layers * x->model.layer_bytes;
+    uint64_t pool = block * (x->cache_blocks + (uint64_t)x->trace.longest * x->in_flight);
+    size_t shared_size = sizeof(*x->shared) + x->trace.count * sizeof(double);
+    struct place place;
+    double agent_ns = -1, seconds = 0;
+    int rc;
+
     x->shared = mmap(NULL, shared_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (x->shared == MAP_FAILED)
         return say_error(-errno, "no memory for results: %m");
-    rc = agent_start(&ao, &agent);
-    if (rc != 0)
-        goto out;
-    x->socket = agent.socket;
     snprintf(x->decode, sizeof(x->decode), "mcshm-bench-decode-%d", (int)getpid());
     snprintf(x->prefill, sizeof(x->prefill), "mcshm-bench-prefill-%d", (int)getpid());
-    rc = replay(x, &agent, &agent_ns, &seconds);
-    agent_stop(&agent);
+    rc = x->hosts == HOSTS ? start_two(o, pool, x, &place) : start_one(o, pool, x, &place);
+    if (rc != 0)
+        goto out;
+    rc = replay(x, &place, &agent_ns, &seconds);
+    stop_place(x, &place);
     if (rc == 0)
-        rc = kv_print(o, &agent, x, agent_ns, seconds);
+        rc = kv_print(o, &place.one, x, agent_ns, seconds);
     if (rc == 0 && x->shared->mismatches > 0)
         rc = say_error(-EIO, "kv: what arrived is not what was sent");
     else if (rc == 0 && x->shared->verified_bytes != x->shared->bytes)
@@ -215,25 +298,41 @@ static int parse_scale(const char *text, double *out)
 
 static void help(void)
 {
-    printf("mcshm-bench kv: a prefill and a decode process replay a trace of requests. Prefill\n"
-           "writes the KV blocks that decode does not hold, layer by layer; decode checks every\n"
-           "byte. The trace's timestamps are not kept: requests follow each other at once.\n"
-           "\n"
-           "  --trace FILE      JSON lines with timestamp, input_length, output_length, hash_ids\n"
-           "                    (one hash id: one block of 512 tokens); default: generated\n"
-           "  --requests N      of the trace; default: all of a file, 200 of a generated one\n"
-           "  --model NAME      llama3-8b (default), llama3-70b, deepseek-v3, or bytes=N a block\n"
-           "  --scale F         bytes of a block by this factor, such as 1/16; default 1/64\n"
-           "  --cache-blocks N  blocks that decode holds; default: 512 MiB, or more for long ones\n"
-           "  --inflight N      requests under way at a time, 1 to 16; default 1\n"
-           "  --idle MODE       of a private agent's engine: sleep (default) or busy\n"
-           "%s",
-           OPTIONS_COMMON_HELP);
+    printf(
+        "mcshm-bench kv: a prefill and a decode process replay a trace of requests. Prefill\n"
+        "writes the KV blocks that decode does not hold, layer by layer; decode checks every\n"
+        "byte. The trace's timestamps are not kept: requests follow each other at once.\n"
+        "\n"
+        "  --trace FILE      JSON lines with timestamp, input_length, output_length, hash_ids\n"
+        "                    (one hash id: one block of 512 tokens); default: generated\n"
+        "  --requests N      of the trace; default: all of a file, 200 of a generated one\n"
+        "  --model NAME      llama3-8b (default), llama3-70b, deepseek-v3, or bytes=N a block\n"
+        "  --scale F         bytes of a block by this factor, such as 1/16; default 1/64\n"
+        "  --cache-blocks N  blocks that decode holds; default: 512 MiB, or more for long ones\n"
+        "  --inflight N      requests under way at a time, 1 to 16; default 1\n"
+        "  --idle MODE       of a private agent's engine: sleep (default) or busy\n"
+        "  --hosts N         2: prefill's agent and decode's each in a network namespace of its\n"
+        "                    own, which takes root; default 1: one agent for both\n"
+        "  --rails N         links between two hosts, 1 to 8; default 1\n"
+        "  --congestion NAME of two hosts' TCP: reno (default), bbr, cubic\n"
+        "%s",
+        OPTIONS_COMMON_HELP);
 }
 
 static int parse(int argc, char **argv, struct kv_options *o)
 {
-    enum { TRACE = OPTION_OWN, REQUESTS, MODEL, SCALE, CACHE, IN_FLIGHT, IDLE };
+    enum {
+        TRACE = OPTION_OWN,
+        REQUESTS,
+        MODEL,
+        SCALE,
+        CACHE,
+        IN_FLIGHT,
+        IDLE,
+        N_HOSTS,
+        RAILS,
+        CONGESTION
+    };
     static const struct option known[] = {{"trace", required_argument, NULL, TRACE},
                                           {"requests", required_argument, NULL, REQUESTS},
                                           {"model", required_argument, NULL, MODEL},
@@ -241,6 +340,9 @@ static int parse(int argc, char **argv, struct kv_options *o)
                                           {"cache-blocks", required_argument, NULL, CACHE},
                                           {"inflight", required_argument, NULL, IN_FLIGHT},
                                           {"idle", required_argument, NULL, IDLE},
+                                          {"hosts", required_argument, NULL, N_HOSTS},
+                                          {"rails", required_argument, NULL, RAILS},
+                                          {"congestion", required_argument, NULL, CONGESTION},
                                           OPTIONS_COMMON_LONG,
                                           {NULL, 0, NULL, 0}};
     int option, rc = 0;
@@ -272,6 +374,15 @@ static int parse(int argc, char **argv, struct kv_options *o)
             if (!o->busy && strcmp(optarg, "sleep") != 0)
                 rc = say_error(-EINVAL, "--idle %s: expected sleep or busy", optarg);
             break;
+        case N_HOSTS:
+            rc = options_count("hosts", optarg, 1, HOSTS, &o->hosts);
+            break;
+        case RAILS:
+            rc = options_count("rails", optarg, 1, HOSTS_RAILS_MAX, &o->rails);
+            break;
+        case CONGESTION:
+            o->congestion = optarg;
+            break;
         case 'h':
             help();
             return 1;
@@ -279,13 +390,16 @@ static int parse(int argc, char **argv, struct kv_options *o)
             return -EINVAL; /* getopt has named it */
         }
     }
+    if (rc == 0 && o->hosts == HOSTS && o->common.socket != NULL)
+        rc = say_error(-EINVAL, "kv: --hosts 2 starts two agents and goes without --socket");
     return rc != 0 ? rc : options_end("kv", argc, argv);
 }
 
 int kv_command(int argc, char **argv)
 {
-    struct kv_options options = {.model = "llama3-8b", .in_flight = 1};
-    struct kv_context context = {.socket = NULL};
+    struct kv_options options = {
+        .model = "llama3-8b", .in_flight = 1, .hosts = 1, .rails = 1, .congestion = "reno"};
+    struct kv_context context = {.hosts = 1};
     char error[256];
     int rc = parse(argc, argv, &options);
 
@@ -297,6 +411,7 @@ int kv_command(int argc, char **argv)
     if (rc != 0)
         return rc;
     context.in_flight = (uint32_t)options.in_flight;
+    context.hosts = (unsigned)options.hosts;
     rc = size_cache(&options, &context);
     if (rc == 0)
         rc = run(&options, &context);

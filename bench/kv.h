@@ -14,11 +14,14 @@ struct kv_options {
     uint64_t requests, cache_blocks, in_flight; /* 0: default */
     double scale;                               /* 0: default */
     bool busy;
+    uint64_t hosts; /* 1; 2: prefill's agent and decode's on hosts of their own */
+    uint64_t rails; /* between two hosts */
+    const char *congestion;
 };
 
 int kv_command(int argc, char **argv);
 
-/* agent_ns: CPU time of the agent during the replay; negative: not known. */
+/* a: decode's. agent_ns: CPU time of the agents during the replay; negative: not known. */
 int kv_print(const struct kv_options *o, const struct agent *a, const struct kv_context *x,
              double agent_ns, double seconds);
 

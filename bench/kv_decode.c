@@ -5,7 +5,6 @@
 #include "clock.h"
 #include "kv_cache.h"
 #include "pattern.h"
-#include "pin.h"
 #include "proc.h"
 #include "say.h"
 
@@ -213,7 +212,7 @@ static int prepare(struct decode *d)
             d->flights[i].missing_ids == NULL)
             return say_error(-ENOMEM, "decode: out of memory");
     }
-    rc = client_open(&d->k, d->x->socket, d->x->decode, MCSHM_CALLER_DEFAULT, NULL);
+    rc = client_open(&d->k, d->x->decode_socket, d->x->decode, MCSHM_CALLER_DEFAULT, NULL);
     if (rc != 0)
         return rc;
     s = mcshm_alloc(d->k.c, size, 0, NULL, &memory);
@@ -252,14 +251,13 @@ int kv_decode_main(int fd, void *context)
     mcshm_status s;
     int rc;
 
-    if (d.x->engine_core >= 0)
-        pin_away_from(d.x->engine_core);
+    kv_step_aside(d.x);
     rc = prepare(&d);
     if (rc == 0)
         rc = kv_meet(fd);
     if (rc != 0)
         goto out;
-    s = mcshm_segment_open(d.k.c, d.x->prefill, &d.prefill);
+    s = mcshm_segment_open(d.k.c, d.x->prefill_peer, &d.prefill);
     if (s != MCSHM_OK) {
         rc = say_status(d.k.c, s, "decode: opening prefill's segment");
         goto out;

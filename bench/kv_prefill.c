@@ -4,7 +4,6 @@
 #include "client.h"
 #include "clock.h"
 #include "pattern.h"
-#include "pin.h"
 #include "proc.h"
 #include "say.h"
 
@@ -327,7 +326,7 @@ static int prepare(struct prefill *p)
         if (p->sources[i].places == NULL)
             return say_error(-ENOMEM, "prefill: out of memory");
     }
-    rc = client_open(&p->k, p->x->socket, p->x->prefill, MCSHM_CALLER_DEFAULT, &queue);
+    rc = client_open(&p->k, p->x->prefill_socket, p->x->prefill, MCSHM_CALLER_DEFAULT, &queue);
     if (rc != 0)
         return rc;
     s = mcshm_alloc(p->k.c, area * p->x->in_flight, 0, NULL, &memory);
@@ -357,14 +356,13 @@ int kv_prefill_main(int fd, void *context)
     mcshm_status s;
     int rc;
 
-    if (p.x->engine_core >= 0)
-        pin_away_from(p.x->engine_core);
+    kv_step_aside(p.x);
     rc = prepare(&p);
     if (rc == 0)
         rc = kv_meet(fd);
     if (rc != 0)
         goto out;
-    s = mcshm_segment_open(p.k.c, p.x->decode, &p.decode);
+    s = mcshm_segment_open(p.k.c, p.x->decode_peer, &p.decode);
     if (s != MCSHM_OK) {
         rc = say_status(p.k.c, s, "prefill: opening decode's segment");
         goto out;

@@ -74,6 +74,8 @@ static int print_json(const struct kv_options *o, const struct agent *a, const s
     report_number(doc, "agent_cpu_s_per_gb", f->agent_cpu, 4);
     report_number(doc, "client_cpu_s_per_gb", f->client_cpu, 4);
     report_text(doc, "path", f->path);
+    report_count(doc, "hosts", x->hosts);
+    report_text(doc, "congestion", x->hosts > 1 ? o->congestion : NULL);
     report_text(doc, "model", x->model.name);
     report_number(doc, "scale", x->model.scale, 6);
     report_text(doc, "trace", o->trace); /* null: generated */
@@ -107,6 +109,9 @@ static int print_table(const struct kv_options *o, const struct agent *a,
            x->model.layers);
     printf("%s a block; decode holds %" PRIu32 " blocks\n",
            report_size(x->model.layer_bytes, cell, sizeof(cell)), x->cache_blocks);
+    if (x->hosts > 1)
+        printf("two hosts joined by %u rails, congestion %s; CPU of both agents\n",
+               (unsigned)o->rails, o->congestion);
     printf("path %s, %s (%s), agent %s, %" PRIu32 " in flight, %s\n\n", f->path, text,
            a->pages_note, a->own ? (a->busy ? "busy" : "sleeps when idle") : "as it runs",
            x->in_flight, pin_cpu_model());

@@ -21,11 +21,12 @@
 
 #include "kv_model.h"
 #include "kv_trace.h"
+#include "pin.h"
 
 #include <mcshm.h>
 #include <stdint.h>
 
-#define KV_PATHS 8u         /* values of mcshm_path */
+#define KV_PATHS 9u         /* values of mcshm_path */
 #define KV_WAIT_US 30000000 /* an answer that takes longer is a failure */
 
 enum kv_word { KV_OFFER = 1, KV_DONE = 2, KV_ANSWER = 3, KV_END = 4 };
@@ -73,20 +74,25 @@ struct kv_shared {
     double request_us[]; /* of each transfer */
 };
 
-struct kv_context { /* for proc_start() */
-    const char *socket;
-    char decode[64], prefill[64]; /* segment names */
+struct kv_context {                             /* for proc_start() */
+    const char *decode_socket, *prefill_socket; /* of their agents: the same, or of two hosts */
+    char decode[64], prefill[64];               /* segment names, as their own agents know them */
+    char decode_peer[128], prefill_peer[128];   /* and as the other side opens them */
     struct kv_model model;
     struct kv_trace trace;
     uint32_t cache_blocks;
-    uint32_t in_flight; /* requests */
-    int engine_core;    /* kept free for the agent; -1: not known */
+    uint32_t in_flight;       /* requests */
+    unsigned hosts;           /* 1 or 2 */
+    struct pin_cores engines; /* .engine is kept free for the agent; with two hosts both are,
+                               * where there are others; -1: not known */
     struct kv_shared *shared;
 };
 
 int kv_decode_main(int fd, void *context);
 int kv_prefill_main(int fd, void *context);
 
+/* Both: leave the engines' cores alone. */
+void kv_step_aside(const struct kv_context *x);
 /* Both: tells the parent that all is published, waits for the start. */
 int kv_meet(int fd);
 /* Both: tells the parent that all is done, waits until the other side is too. */

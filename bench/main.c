@@ -2,6 +2,7 @@
 #include "cleanup.h"
 #include "copy.h"
 #include "kv.h"
+#include "net.h"
 #include "ring.h"
 #include "say.h"
 
@@ -12,15 +13,17 @@
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
-} commands[] = {{"ring", ring_command}, {"copy", copy_command}, {"kv", kv_command}};
+} commands[] = {
+    {"ring", ring_command}, {"copy", copy_command}, {"kv", kv_command}, {"net", net_command}};
 
 static void help(FILE *out)
 {
-    fputs("mcshm-bench: measures mcshm on this host\n"
+    fputs("mcshm-bench: measures mcshm on this host and between two\n"
           "\n"
           "  mcshm-bench ring      small transfers: round trip, rate, what idle clients cost\n"
           "  mcshm-bench copy      4 KiB to 256 MiB, contiguous, list and stride, beside memcpy\n"
           "  mcshm-bench kv        a prefill and a decode process replay a trace of requests\n"
+          "  mcshm-bench net       READ and WRITE between two hosts, beside iperf3, UCX, Mooncake\n"
           "  mcshm-bench --version\n"
           "\n"
           "Each has --help and --json. They start a private agent unless --socket names one.\n",
@@ -47,6 +50,6 @@ int main(int argc, char **argv)
         cleanup_install();
         return commands[i].run(argc - 1, argv + 1) == 0 ? 0 : 1;
     }
-    say_error(0, "there is no %s; there are ring, copy and kv", argv[1]);
+    say_error(0, "there is no %s; there are ring, copy, kv and net", argv[1]);
     return 2;
 }

@@ -1,44 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ucx.h"
 
+#include "child.h"
 #include "clock.h"
-#include "cleanup.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define RUN_MS 20000
 #define LISTEN_MS 5000
 #define OUTPUT_MAX 8192u
+#define HOST_PORT 13337 /* in a namespace of ours nobody else has it */
 #define RUN_BYTES (UINT64_C(1) << 30)
 #define MIB 1048576.0 /* its MB */
 
 bool ucx_present(void)
 {
-    const char *path = getenv("PATH");
-    char file[4096];
-
-    while (path != NULL && *path != '\0') {
-        size_t n = strcspn(path, ":");
-
-        snprintf(file, sizeof(file), "%.*s/ucx_perftest", (int)n, path);
-        if (access(file, X_OK) == 0)
-            return true;
-        path += n + (path[n] == ':');
-    }
-    return false;
+    return child_present("ucx_perftest");
 }
 
 double ucx_parse(const char *output)
@@ -76,15 +62,17 @@ static int free_port(void)
 }
 
 /* A look that does not connect: the server would take it for its client. */
-static bool listening(int port)
+static bool listening(pid_t pid, int port)
 {
-    static const char *const tables[] = {"/proc/net/tcp", "/proc/net/tcp6"};
+    static const char *const tables[] = {"tcp", "tcp6"};
     bool found = false;
 
     for (unsigned t = 0; t < 2 && !found; t++) {
         char line[512];
-        FILE *f = fopen(tables[t], "re");
+        FILE *f;
 
+        snprintf(line, sizeof(line), "/proc/%d/net/%s", (int)pid, tables[t]);
+        f = fopen(line, "re");
         while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
             unsigned local, state;
 
@@ -98,87 +86,50 @@ static bool listening(int port)
     return found;
 }
 
-static pid_t start(char *const argv[], const char *tls, int output)
+double ucx_bandwidth(const struct ucx_place *place, const char *tls, const char *test,
+                     uint64_t size)
 {
-    pid_t parent = getpid(), pid = fork();
-    int null;
-
-    if (pid != 0)
-        return pid;
-    cleanup_forget();
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    if (getppid() != parent || null < 0)
-        _exit(127);
-    dup2(null, STDIN_FILENO);
-    dup2(output >= 0 ? output : null, STDOUT_FILENO);
-    dup2(null, STDERR_FILENO);
-    setenv("UCX_TLS", tls, 1);
-    execvp(argv[0], argv);
-    _exit(127);
-}
-
-static void end(pid_t pid)
-{
-    if (pid <= 0)
-        return;
-    kill(pid, SIGKILL);
-    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-        ;
-}
-
-static size_t read_until_end(int fd, char *out, size_t size)
-{
-    uint64_t last = clock_ns() + UINT64_C(1000000) * RUN_MS;
-    struct pollfd wait = {.fd = fd, .events = POLLIN};
+    uint64_t count = (place->volume > 0 ? place->volume : RUN_BYTES) / size;
+    char port[16], bytes[32], times[32], warm[32], one[16], other[16], kinds[64], device[64];
+    char output[OUTPUT_MAX] = "";
+    const char *sets[] = {kinds, device, NULL};
+    char *server_argv[] = {"ucx_perftest", "-c", other, "-p", port, NULL};
+    char *client_argv[] = {"ucx_perftest", (char *)place->address,
+                           "-t",           (char *)test,
+                           "-s",           bytes,
+                           "-n",           times,
+                           "-w",           warm,
+                           "-c",           one,
+                           "-p",           port,
+                           "-f",           NULL};
+    struct child_options so = {.argv = server_argv, .sets = sets, .netns = place->server_netns};
+    struct child_options co = {
+        .argv = client_argv, .sets = sets, .netns = place->client_netns, .output = true};
+    uint64_t last = clock_ns() + UINT64_C(1000000) * LISTEN_MS;
+    int number = place->device != NULL ? HOST_PORT : free_port();
+    struct child server, client;
     size_t used = 0;
 
-    while (used < size - 1 && clock_ns() < last) {
-        ssize_t n;
-
-        if (poll(&wait, 1, 100) <= 0)
-            continue;
-        n = read(fd, out + used, size - 1 - used);
-        if (n <= 0)
-            break;
-        used += (size_t)n;
-    }
-    out[used] = '\0';
-    return used;
-}
-
-double ucx_bandwidth(const char *tls, const char *test, uint64_t size, int client_core,
-                     int server_core)
-{
-    uint64_t count = RUN_BYTES / size;
-    char port[16], bytes[32], times[32], warm[32], one[16], other[16], output[OUTPUT_MAX];
-    char *server_argv[] = {"ucx_perftest", "-c", other, "-p", port, NULL};
-    char *client_argv[] = {"ucx_perftest", "127.0.0.1", "-t", (char *)test, "-s", bytes,
-                           "-n",           times,       "-w", warm,         "-c", one,
-                           "-p",           port,        "-f", NULL};
-    uint64_t last = clock_ns() + UINT64_C(1000000) * LISTEN_MS;
-    int number = free_port(), pipes[2];
-    double result = NAN;
-    pid_t server, client;
-
-    if (number < 0 || pipe2(pipes, O_CLOEXEC) != 0)
+    if (number < 0)
         return NAN;
     count = count > 20000 ? 20000 : count < 4 ? 4 : count;
     snprintf(port, sizeof(port), "%d", number);
     snprintf(bytes, sizeof(bytes), "%" PRIu64, size);
     snprintf(times, sizeof(times), "%" PRIu64, count);
     snprintf(warm, sizeof(warm), "%" PRIu64, count / 10 + 1);
-    snprintf(one, sizeof(one), "%d", client_core);
-    snprintf(other, sizeof(other), "%d", server_core);
-    server = start(server_argv, tls, -1);
-    while (server > 0 && !listening(number) && clock_ns() < last)
+    snprintf(one, sizeof(one), "%d", place->client_core);
+    snprintf(other, sizeof(other), "%d", place->server_core);
+    snprintf(kinds, sizeof(kinds), "UCX_TLS=%s", tls);
+    snprintf(device, sizeof(device), "UCX_NET_DEVICES=%s",
+             place->device != NULL ? place->device : "all");
+    if (child_start(&so, &server) != 0)
+        return NAN;
+    while (!listening(server.pid, number) && clock_ns() < last)
         poll(NULL, 0, 1);
-    client = server > 0 ? start(client_argv, tls, pipes[1]) : -1;
-    close(pipes[1]);
-    if (client > 0 && read_until_end(pipes[0], output, sizeof(output)) > 0)
-        result = ucx_parse(output);
-    close(pipes[0]);
-    end(client);
-    end(server);
-    return result;
+    if (child_start(&co, &client) == 0) {
+        child_read(&client, NULL, RUN_MS, output, sizeof(output), &used);
+        child_end(&client, SIGKILL, 0, NULL);
+    }
+    child_end(&server, SIGKILL, 0, NULL);
+    return ucx_parse(output);
 }

@@ -68,19 +68,42 @@ static void gauge(struct text *t, const char *name, const char *help, uint64_t v
         (unsigned long long)v);
 }
 
-/* One line a rail and kind; the peers' addresses are numeric or host names, harmless in labels. */
+enum rail_value { RAIL_BYTES, RAIL_STATE, RAIL_RATE };
+
+/* One line a rail; the peers' addresses are numeric or host names, harmless in labels. Lives that are over would
+ * be second lines of the same labels. */
+static void rail_lines(struct mcd_agent *a, struct text *t, const char *name, const char *type,
+                       const char *help, enum rail_value what)
+{
+    add(t, "# HELP mcshm_rail_%s %s\n# TYPE mcshm_rail_%s %s\n", name, help, name, type);
+    for (const struct mcd_peer *p = a->cluster->peers; p != NULL; p = p->next) {
+        for (unsigned i = 0; p->ways != NULL && i < a->nengines; i++) {
+            struct mcd_route_report r;
+
+            if (mcd_way_route(p, i) == NULL || p->state == MCD_PEER_DEFUNCT)
+                continue;
+            mcd_route_get_report(mcd_way_route(p, i), &r);
+            for (unsigned k = 0; k < r.rails; k++)
+                add(t,
+                    "mcshm_rail_%s{peer=\"%s\",local=\"%s\",remote=\"%s\",engine=\"%u\"} "
+                    "%.0f\n",
+                    name, p->address, r.rail[k].local, r.rail[k].peer, i,
+                    what == RAIL_BYTES   ? (double)r.rail[k].bytes
+                    : what == RAIL_STATE ? (double)r.rail[k].state
+                                         : r.rail[k].rate);
+        }
+    }
+}
+
 static void rails(struct mcd_agent *a, struct text *t)
 {
     uint64_t connected = 0, up = 0;
 
     if (a->cluster == NULL)
         return;
-    add(t, "# HELP mcshm_rail_bytes_total Bytes carried by a rail\n"
-           "# TYPE mcshm_rail_bytes_total counter\n"
-           "# HELP mcshm_rail_state 0 down, 1 probation, 2 up, 3 suspect\n"
-           "# TYPE mcshm_rail_state gauge\n"
-           "# HELP mcshm_rail_rate_bytes Bytes a second, measured while busy\n"
-           "# TYPE mcshm_rail_rate_bytes gauge\n");
+    rail_lines(a, t, "bytes_total", "counter", "Bytes carried by a rail", RAIL_BYTES);
+    rail_lines(a, t, "state", "gauge", "0 down, 1 probation, 2 up, 3 suspect", RAIL_STATE);
+    rail_lines(a, t, "rate_bytes", "gauge", "Bytes a second, measured while busy", RAIL_RATE);
     for (const struct mcd_peer *p = a->cluster->peers; p != NULL; p = p->next) {
         connected += p->state == MCD_PEER_UP;
         for (unsigned i = 0; p->ways != NULL && i < a->nengines; i++) {
@@ -89,19 +112,8 @@ static void rails(struct mcd_agent *a, struct text *t)
             if (mcd_way_route(p, i) == NULL)
                 continue;
             mcd_route_get_report(mcd_way_route(p, i), &r);
-            for (unsigned k = 0; k < r.rails; k++) {
-                char labels[MCD_ADDRESS_TEXT_MAX + 200];
-
+            for (unsigned k = 0; k < r.rails; k++)
                 up += r.rail[k].state == MCD_RAIL_UP;
-                snprintf(labels, sizeof(labels),
-                         "peer=\"%s\",local=\"%s\",remote=\"%s\",engine=\"%u\"", p->address,
-                         r.rail[k].local, r.rail[k].peer, i);
-                add(t,
-                    "mcshm_rail_bytes_total{%s} %llu\nmcshm_rail_state{%s} %u\n"
-                    "mcshm_rail_rate_bytes{%s} %.0f\n",
-                    labels, (unsigned long long)r.rail[k].bytes, labels, (unsigned)r.rail[k].state,
-                    labels, r.rail[k].rate);
-            }
         }
     }
     gauge(t, "peers_connected", "Agents that this one is connected with", connected);

@@ -206,10 +206,13 @@ static void netlink_ready(struct mcd_watch *w, uint32_t events)
 static void listen_again(struct mcd_alarm *t)
 {
     struct mcd_cluster *c = t->context;
+    bool ok = true;
 
     for (unsigned i = 0; i < c->nlisteners; i++)
         if (c->listeners[i].watch.fd < 0)
-            mcd_watch_add(c->agent, &c->listeners[i].watch, c->listeners[i].fd, EPOLLIN);
+            ok &= mcd_watch_add(c->agent, &c->listeners[i].watch, c->listeners[i].fd, EPOLLIN) == 0;
+    if (!ok)
+        mcd_alarm_set(c->agent, t, mcd_now_ns() + DEAF_NS);
 }
 
 static void acceptable(struct mcd_watch *w, uint32_t events)
@@ -220,20 +223,22 @@ static void acceptable(struct mcd_watch *w, uint32_t events)
     (void)events;
     for (int i = 0; i < ACCEPTS_A_TURN; i++) {
         fd = accept4(w->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
-            mcd_log_limited(MCD_LOG_WARNING, "out of file descriptors, other agents have to wait: "
-                                             "raise the limit (ulimit -n, LimitNOFILE=)");
+        if (fd >= 0) {
+            setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+            mcd_guest_accept(c, fd);
+        } else if (errno == EAGAIN) {
+            return;
+        } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+            /* the event would come again at once, as long as it lasts */
+            mcd_log_limited(MCD_LOG_WARNING, "other agents have to wait: %s%s", strerror(errno),
+                            errno == EMFILE || errno == ENFILE
+                                ? ": raise the limit (ulimit -n, LimitNOFILE=)"
+                                : "");
             c->counters.guests_refused++;
             mcd_watch_remove(c->agent, w);
             mcd_alarm_set(c->agent, &c->deaf_timer, mcd_now_ns() + DEAF_NS);
             return;
-        }
-        if (fd < 0 && errno != EINTR && errno != ECONNABORTED)
-            return;
-        if (fd < 0)
-            continue;
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-        mcd_guest_accept(c, fd);
+        } /* else that one connection is gone */
     }
 }
 
@@ -297,6 +302,19 @@ static int listen_everywhere(struct mcd_cluster *c, struct sockaddr_storage *s, 
     return 0;
 }
 
+/* An address that means another host to whoever reads it. */
+static bool is_useless(const struct mcd_address *a)
+{
+    struct sockaddr_storage s;
+    socklen_t size;
+
+    if (strcmp(a->host, "localhost") == 0)
+        return true;
+    return mcd_address_numeric(a, &s, &size) == 0 &&
+           (mcd_sockaddr_is_loopback((const struct sockaddr *)&s) ||
+            mcd_sockaddr_is_wildcard((const struct sockaddr *)&s));
+}
+
 /* What others are told to connect to. */
 static int find_address(struct mcd_cluster *c, const struct sockaddr_storage *listen,
                         const struct mcd_local_address *all, size_t n, char *error,
@@ -316,6 +334,14 @@ static int find_address(struct mcd_cluster *c, const struct sockaddr_storage *li
         if (!a.has_port) {
             a.has_port = true;
             a.port = c->port;
+        }
+        if (!mcd_sockaddr_is_loopback((const struct sockaddr *)listen) && is_useless(&a)) {
+            snprintf(error, error_size,
+                     "[peer] advertise = %s: other hosts would find themselves there, or nobody; "
+                     "name an "
+                     "address of this host that they can reach",
+                     advertise);
+            return -EINVAL;
         }
         mcd_address_print(&a, c->address, sizeof(c->address));
         return 0;
@@ -557,7 +583,7 @@ void mcd_cluster_destroy(struct mcd_agent *a)
     if (c->auth != NULL)
         mcd_wire_auth_destroy(c->auth);
     while (c->tokens != NULL)
-        mcd_tokens_revoke(c, c->tokens->peer);
+        mcd_tokens_revoke(c, c->tokens->peer, NULL);
     a->cluster = NULL;
     free(c);
 }

@@ -98,7 +98,8 @@ int mcd_token_create(struct mcd_cluster *c, struct mcd_peer *p, struct mcd_visit
                      uint8_t out[MCT_TCP_TOKEN]);
 /* Takes it out of the table; NULL: never issued, used or too late. free() it. */
 struct mcd_token *mcd_token_take(struct mcd_cluster *c, const uint8_t bytes[MCT_TCP_TOKEN]);
-/* All tokens of a peer go. */
-void mcd_tokens_revoke(struct mcd_cluster *c, const struct mcd_peer *p);
+/* All tokens of a peer go, or those of one of its visitors. */
+void mcd_tokens_revoke(struct mcd_cluster *c, const struct mcd_peer *p,
+                       const struct mcd_visitor *v);
 
 #endif

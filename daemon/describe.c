@@ -103,6 +103,15 @@ error:
     return res;
 }
 
+void mcd_remote_revive(struct mcd_remote *r)
+{
+    if (mcs_load_relaxed(&r->status) == MCS_OK)
+        return;
+    r->described = false; /* those who open it wait for a fresh one */
+    set_status(r, MCS_OK);
+    describe(r, 0);
+}
+
 void mcd_remotes_stale(struct mcd_peer *p)
 {
     for (struct mcd_remote *r = p->remotes; r != NULL; r = r->next)
@@ -125,7 +134,9 @@ static void reopened(struct mcd_call *call, uint32_t status, const uint8_t *payl
     } else if (status != MCS_TIMEOUT && status != MCS_PEER_UNREACHABLE) {
         set_status(r, MCS_STALE);
         mcd_openings_described(r, MCS_STALE, "the segment was withdrawn");
-    } /* else again when the peer is back */
+    } else {
+        r->again = true;
+    }
     if (m != NULL)
         mcd__opened__free_unpacked(m, NULL);
 }
@@ -141,6 +152,7 @@ static void reopen(struct mcd_remote *r)
     r->call->done = reopened;
     r->call->context = r;
     r->describing = mcd_peer_call(r->peer, r->call, MCD_WIRE_OPEN, &m.base, CALL_MS) == 0;
+    r->again |= !r->describing;
 }
 
 static bool good_page(const struct mcd_remote *r, const Mcd__Buffers *m)
@@ -151,7 +163,8 @@ static bool good_page(const struct mcd_remote *r, const Mcd__Buffers *m)
                        : b->buffers[b->count - 1].address + b->buffers[b->count - 1].length;
 
     if (m->n_address != m->n_length || m->n_address != m->n_access || m->n_address != m->n_node ||
-        m->total > BUFFERS_LIMIT || m->first > m->total || m->n_address > m->total - m->first ||
+        m->total > BUFFERS_LIMIT || (b != NULL && m->total != r->building_total) ||
+        m->first > m->total || m->n_address > m->total - m->first ||
         (m->n_address == 0 && m->first < m->total) || m->first != (b == NULL ? 0 : b->count))
         return false;
     for (size_t i = 0; i < m->n_address; i++) {
@@ -199,9 +212,12 @@ static void add_or_complete(struct mcd_remote *r, const Mcd__Buffers *m)
         r->building =
             calloc(1, sizeof(struct mcd_snapshot) + (size_t)m->total * sizeof(struct mcd_buffer));
         r->building_version = m->version;
+        r->building_total = m->total;
     }
-    if (r->building == NULL)
-        return; /* an engine that needs it asks again */
+    if (r->building == NULL) {
+        r->again = true; /* the clock asks again */
+        return;
+    }
     add_page(r, m);
     if (r->building->count == m->total)
         complete(r);
@@ -219,7 +235,8 @@ static void got_page(struct mcd_call *call, uint32_t status, const uint8_t *payl
         drop_building(r);
         reopen(r);
     } else if (status != MCS_OK || m == NULL) {
-        drop_building(r); /* again when the peer is back, or an engine asks */
+        drop_building(r);
+        r->again = true; /* the clock asks again, or the peer when it is back */
     } else if (r->building != NULL && m->version != r->building_version) {
         describe(r, 0); /* it changed between two pages */
     } else if (!good_page(r, m)) {
@@ -256,6 +273,7 @@ static void describe(struct mcd_remote *r, uint32_t first)
     r->call->done = got_page;
     r->call->context = r;
     r->describing = mcd_peer_call(r->peer, r->call, MCD_WIRE_DESCRIBE, &m.base, CALL_MS) == 0;
+    r->again |= !r->describing;
 }
 
 void mcd_remotes_peer_up(struct mcd_peer *p)
@@ -269,7 +287,8 @@ void mcd_remotes_poll(struct mcd_peer *p)
     if (p->state != MCD_PEER_UP)
         return;
     for (struct mcd_remote *r = p->remotes; r != NULL; r = r->next)
-        if (!r->describing && (!r->described || mcs_load_relaxed(&r->wanted) != r->fresh) &&
+        if (!r->describing &&
+            (!r->described || r->again || mcs_load_relaxed(&r->wanted) != r->fresh) &&
             mcs_load_acquire(&r->status) == MCS_OK)
             describe(r, 0);
 }

@@ -21,21 +21,24 @@ static bool may_open(const struct mcd_segment *s, uint64_t tenant)
     return s->tenant == tenant || (s->flags & MCS_SEGMENT_PUBLIC) != 0;
 }
 
-/* By name; without one, the only segment that the tenant may open. */
-static struct mcd_segment *find_segment(struct mcd_agent *a, const char *name, uint64_t tenant)
+/* By name; without one, the only segment that the tenant may open, or that of this incarnation. */
+static struct mcd_segment *find_segment(struct mcd_agent *a, const char *name, uint64_t tenant,
+                                        uint64_t incarnation)
 {
     struct mcd_segment *found = NULL;
+    bool several = false;
 
     for (struct mcd_segment *s = a->segments; s != NULL; s = s->next) {
         if (name[0] != '\0' && strcmp(s->name, name) == 0)
             return s;
         if (name[0] == '\0' && may_open(s, tenant)) {
-            if (found != NULL)
-                return NULL;
+            if (incarnation != 0 && s->incarnation == incarnation)
+                return s;
+            several |= found != NULL;
             found = s;
         }
     }
-    return found;
+    return several ? NULL : found;
 }
 
 static struct mcd_export *export_of(struct mcd_peer *p, struct mcd_segment *s)
@@ -91,8 +94,13 @@ void mcd_export_on_open(struct mcd_peer *p, const struct mcd_wire_header *h, con
         refuse_open(p, h, MCS_PROTOCOL, "the request is malformed");
         return;
     }
-    s = find_segment(p->cluster->agent, r->name, r->tenant);
-    if (s == NULL) {
+    s = find_segment(p->cluster->agent, r->name, r->tenant, r->incarnation);
+    if (s == NULL && r->name[0] == '\0') {
+        snprintf(text, sizeof(text),
+                 "%s has not exactly one segment that tenant %llu may open: name it, as in %s/NAME",
+                 p->cluster->address, (unsigned long long)r->tenant, p->cluster->address);
+        refuse_open(p, h, MCS_NOT_FOUND, text);
+    } else if (s == NULL) {
         snprintf(text, sizeof(text),
                  "no segment '%.255s' at %s; `mcshm ls segments` there lists them", r->name,
                  p->cluster->address);
@@ -111,8 +119,13 @@ void mcd_export_on_open(struct mcd_peer *p, const struct mcd_wire_header *h, con
             p->exports = calloc(1, sizeof(*p->exports));
         e = p->exports == NULL ? NULL : export_of(p, s);
         if (e == NULL) {
-            snprintf(text, sizeof(text), "a peer opens at most %u segments here", MCD_EXPORTS_MAX);
-            refuse_open(p, h, MCS_LIMIT, text);
+            bool full = p->exports != NULL && p->exports->count >= MCD_EXPORTS_MAX;
+
+            snprintf(text, sizeof(text),
+                     full ? "an agent opens at most %u segments of %s: close others first"
+                          : "no memory for one of at most %u open segments at %s",
+                     MCD_EXPORTS_MAX, p->cluster->address);
+            refuse_open(p, h, full ? MCS_LIMIT : MCS_NO_MEMORY, text);
         } else {
             e->opens++;
             answer.export = e->index;
@@ -227,13 +240,14 @@ void mcd_exports_tell(struct mcd_peer *p)
 {
     if (p->exports == NULL || p->exports->count == 0)
         return;
-    for (uint32_t i = 0; i < MCD_EXPORTS_MAX; i++) {
+    for (uint32_t i = 0, seen = 0; i < MCD_EXPORTS_MAX && seen < p->exports->count; i++) {
         struct mcd_export *e = p->exports->slots[i];
         bool gone;
         Mcd__Changed m = MCD__CHANGED__INIT;
 
         if (e == NULL)
             continue;
+        seen++;
         gone = !e->segment->named || e->segment->owner == NULL;
         if (e->told == e->segment->version && gone == e->gone_told)
             continue;
@@ -250,6 +264,47 @@ void mcd_exports_tell(struct mcd_peer *p)
 
 /* ---- leave for data connections --------------------------------------------------- */
 
+static void dismiss(struct mcd_visitor *v)
+{
+    if (v->leaving)
+        return;
+    v->leaving = true;
+    v->serve = (struct mcd_serve){.ops = &mct_tcp_ops, .visitor = v};
+    mcd_engine_call(v->engine, &v->command, mcd_serve_dismiss, &v->serve);
+}
+
+void mcd_exports_poll(struct mcd_peer *p)
+{
+    struct mcd_visitor **link = &p->visitors;
+
+    while (*link != NULL) {
+        struct mcd_visitor *v = *link;
+
+        /* partner: the engine's release */
+        if (!v->leaving || v->adopting != 0 || mcs_load_acquire(&v->command.done) == 0) {
+            link = &v->next;
+            continue;
+        }
+        *link = v->next;
+        p->nvisitors--;
+        free(v);
+    }
+}
+
+/* Of the routes without connections the oldest goes: its engine has long made another one. */
+static void make_room(struct mcd_peer *p)
+{
+    struct mcd_visitor *oldest = NULL;
+
+    for (struct mcd_visitor *v = p->visitors; v != NULL; v = v->next)
+        if (!v->leaving && v->adopting == 0 && mcs_load_relaxed(&v->conns) == 0)
+            oldest = v;
+    if (oldest == NULL)
+        return;
+    mcd_tokens_revoke(p->cluster, p, oldest);
+    dismiss(oldest);
+}
+
 static struct mcd_visitor *visitor_of(struct mcd_peer *p, uint64_t route)
 {
     struct mcd_agent *a = p->cluster->agent;
@@ -257,8 +312,12 @@ static struct mcd_visitor *visitor_of(struct mcd_peer *p, uint64_t route)
 
     while (v != NULL && (v->route != route || v->leaving))
         v = v->next;
-    if (v != NULL || p->nvisitors >= VISITORS_MAX)
+    if (v != NULL)
         return v;
+    if (p->nvisitors >= VISITORS_MAX) {
+        make_room(p); /* for the next time it asks */
+        return NULL;
+    }
     v = calloc(1, sizeof(*v));
     if (v == NULL)
         return NULL;
@@ -323,25 +382,10 @@ void mcd_export_on_rails(struct mcd_peer *p, const struct mcd_wire_header *h, co
 
 bool mcd_exports_drop(struct mcd_peer *p)
 {
-    struct mcd_visitor **link = &p->visitors;
-
-    mcd_tokens_revoke(p->cluster, p);
-    while (*link != NULL) {
-        struct mcd_visitor *v = *link;
-
-        if (!v->leaving) {
-            v->leaving = true;
-            v->serve = (struct mcd_serve){.ops = &mct_tcp_ops, .visitor = v};
-            mcd_engine_call(v->engine, &v->command, mcd_serve_dismiss, &v->serve);
-        }
-        if (v->adopting != 0 || mcs_load_acquire(&v->command.done) == 0) { /* partner: the engine */
-            link = &v->next;
-            continue;
-        }
-        *link = v->next;
-        p->nvisitors--;
-        free(v);
-    }
+    mcd_tokens_revoke(p->cluster, p, NULL);
+    for (struct mcd_visitor *v = p->visitors; v != NULL; v = v->next)
+        dismiss(v);
+    mcd_exports_poll(p);
     if (p->visitors != NULL)
         return false;
     if (p->exports != NULL)

@@ -14,12 +14,14 @@
 #include <unistd.h>
 
 #include "cluster.h"
+#include <daemon/peer.pb-c.h>
 #include "log.h"
 #include "shm/status.h"
 
 #define GUESTS_MAX 512u
 #define GUESTS_OF_ONE 128u /* from one address */
 #define GUEST_NS UINT64_C(5000000000)
+#define LEAVE_NS UINT64_C(1000000000) /* to read why it was turned away */
 
 struct mcd_guest {
     struct mcd_watch watch;
@@ -31,6 +33,7 @@ struct mcd_guest {
     size_t have;
     uint8_t bytes[sizeof(struct mct_tcp_open)];
     struct mcd_wire *wire;
+    bool turned_away; /* it is told why, and hangs up by itself */
     /* a data connection on its way to its engine */
     struct mcd_command command;
     struct mcd_serve serve;
@@ -62,6 +65,15 @@ static void guest_free(struct mcd_guest *g)
 
 /* ---- control connections ---------------------------------------------------------- */
 
+static bool is_here(const struct mcd_cluster *c, const struct mcd_guest *g)
+{
+    const struct mcd_guest *i = c->guests;
+
+    while (i != NULL && i != g)
+        i = i->next;
+    return i != NULL;
+}
+
 static void wire_event(struct mcd_watch *w, uint32_t events)
 {
     struct mcd_guest *g = w->context;
@@ -70,18 +82,28 @@ static void wire_event(struct mcd_watch *w, uint32_t events)
     (void)events;
     mcd_wire_run(g->wire, mcd_now_ns());
     /* the callbacks may have ended the guest, or handed its wire to a peer */
-    for (struct mcd_guest *i = c->guests; i != NULL; i = i->next)
-        if (i == g && g->wire != NULL && g->watch.fd >= 0)
-            mcd_watch_change(c->agent, &g->watch, mcd_wire_wants(g->wire) | EPOLLRDHUP);
+    if (is_here(c, g) && g->wire != NULL && g->watch.fd >= 0)
+        mcd_watch_change(c->agent, &g->watch, mcd_wire_wants(g->wire) | EPOLLRDHUP);
 }
 
-/* Its time limits. */
+/* Its time is up: a wire that is not open yet says so to the other side; one that is, and has not said Hello, just goes. */
 static void wire_due(struct mcd_alarm *t)
 {
     struct mcd_guest *g = t->context;
+    struct mcd_cluster *c = g->cluster;
 
-    mcd_alarm_set(g->cluster->agent, t, mcd_now_ns() + GUEST_NS / 10);
-    wire_event(&g->watch, 0);
+    if (!g->turned_away)
+        wire_event(&g->watch, 0);
+    if (!is_here(c, g))
+        return;
+    c->wire_stats.greeting_timeouts += !g->turned_away;
+    guest_free(g);
+}
+
+static void turn_away(struct mcd_guest *g)
+{
+    g->turned_away = true;
+    mcd_alarm_set(g->cluster->agent, &g->timer, mcd_now_ns() + LEAVE_NS);
 }
 
 static void wire_ready(void *context, struct mcd_wire *w)
@@ -95,16 +117,30 @@ static void wire_message(void *context, struct mcd_wire *w, const struct mcd_wir
 {
     struct mcd_guest *g = context;
     struct mcd_cluster *c = g->cluster;
+    struct mcd_turned_down why;
+    Mcd__Bye bye = MCD__BYE__INIT;
 
+    if (g->turned_away)
+        return;
     if (h->type != MCD_WIRE_HELLO || h->reply) {
         c->wire_stats.malformed++;
         guest_free(g);
         return;
     }
     mcd_watch_remove(c->agent, &g->watch);
-    g->wire = NULL;
-    guest_free(g);
-    mcd_peer_welcome(c, w, payload, size);
+    if (mcd_peer_welcome(c, w, payload, size, &why)) {
+        g->wire = NULL;
+        guest_free(g);
+        return;
+    }
+    mcd_debug("an agent's call was turned down: %s", why.text);
+    bye.reason = why.text;
+    bye.status = why.status;
+    bye.crossed = why.crossed;
+    turn_away(g);
+    if (mcd_wire_send(w, &(struct mcd_wire_header){.type = MCD_WIRE_BYE}, &bye.base) != 0 ||
+        mcd_watch_add(c->agent, &g->watch, mcd_wire_fd(w), mcd_wire_wants(w) | EPOLLRDHUP) != 0)
+        guest_free(g);
 }
 
 static void wire_broken(void *context, struct mcd_wire *w, uint32_t status, const char *text)
@@ -141,6 +177,7 @@ static void become_wire(struct mcd_guest *g)
         return;
     }
     g->watch.ready = wire_event;
+    g->timer.fire = wire_due;
     if (mcd_watch_add(c->agent, &g->watch, mcd_wire_fd(g->wire),
                       mcd_wire_wants(g->wire) | EPOLLRDHUP) != 0) {
         guest_free(g);
@@ -151,8 +188,10 @@ static void become_wire(struct mcd_guest *g)
         mcd_wire_refuse(
             g->wire, MCS_AUTH,
             "[peer] auth = none serves loopback only: set psk or tls, or allow_insecure");
+        mcd_watch_remove(c->agent, &g->watch); /* it hangs from now on */
+        turn_away(g);
+        return;
     }
-    g->timer.fire = wire_due;
     mcd_alarm_set(c->agent, &g->timer, mcd_wire_due(g->wire));
 }
 
@@ -330,10 +369,12 @@ void mcd_guests_destroy(struct mcd_cluster *c)
 
     for (struct mcd_guest *g = c->guests; g != NULL; g = next) {
         next = g->next;
-        if (g->command.call != NULL)
-            while (mcs_load_acquire(&g->command.done) ==
-                   0) /* partner: the engine, which still runs */
+        if (g->command.call != NULL) {
+            /* partner: the engine, which still runs */
+            while (mcs_load_acquire(&g->command.done) == 0)
                 mcs_pause();
+            g->serve.visitor->adopting--;
+        }
         guest_free(g);
     }
 }

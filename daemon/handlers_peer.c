@@ -14,10 +14,13 @@
 struct mcd_pinging {
     struct mcd_session *session;
     struct mcd_peer *peer; /* while its answer is out */
+    uint64_t incarnation;  /* of who answered; the peer may be gone when the client is told */
+    char version[32];
     struct mcd_call call;
     char address[MCD_ADDRESS_TEXT_MAX];
     uint64_t deadline, sent; /* ns */
-    uint64_t attempts;       /* of the peer when it began: a failed one ends it */
+    uint64_t timeout_ms;
+    uint64_t attempts; /* of the peer when it began: a failed one ends it */
 };
 
 static void answered(struct mcd_call *call, uint32_t status, const uint8_t *payload, size_t size)
@@ -30,6 +33,8 @@ static void answered(struct mcd_call *call, uint32_t status, const uint8_t *payl
     s->op.answered = true;
     s->op.status = status;
     s->op.began = mcd_now_ns() - p->sent;
+    p->incarnation = p->peer->incarnation;
+    snprintf(p->version, sizeof(p->version), "%s", p->peer->version);
     if (status != MCS_OK)
         snprintf(s->op.text, sizeof(s->op.text), "%.120s: %s", p->address,
                  status == MCS_TIMEOUT ? "its agent did not answer in time"
@@ -52,11 +57,13 @@ static bool pinging_ready(struct mcd_session *s)
     if (s->ending || (now >= p->deadline && peer == NULL)) {
         s->op.answered = true;
         s->op.status = MCS_TIMEOUT;
-        snprintf(s->op.text, sizeof(s->op.text), "%.120s: no connection in time", p->address);
+        snprintf(s->op.text, sizeof(s->op.text),
+                 "%.120s: no connection within the %llu ms that were asked for", p->address,
+                 (unsigned long long)p->timeout_ms);
         return true;
     }
     if (peer != NULL || mcd_peer_get(c, p->address, &peer) != 0)
-        return false;
+        return false; /* its call, or the deadline, ends it */
     if (peer->state == MCD_PEER_UP) {
         p->sent = m.stamp = now;
         p->call.done = answered;
@@ -84,9 +91,9 @@ static void ponged(struct mcd_session *s)
                            s->op.text);
     } else {
         m.b.ping_reply =
-            (struct mcs_msg_ping_reply){.rtt_ns = s->op.began, .incarnation = p->peer->incarnation};
+            (struct mcs_msg_ping_reply){.rtt_ns = s->op.began, .incarnation = p->incarnation};
         snprintf(m.b.ping_reply.agent_version, sizeof(m.b.ping_reply.agent_version), "%s",
-                 p->peer->version);
+                 p->version);
         mcd_reply(s, &m, sizeof(m.b.ping_reply));
     }
     free(p);
@@ -106,7 +113,8 @@ void mcd_on_ping(struct mcd_session *s, struct mcs_msg *m)
     }
     if (memchr(r.address, '\0', sizeof(r.address)) == NULL || r.timeout_ms == 0 ||
         r.timeout_ms > 600000) {
-        mcd_session_refuse(s, MCS_INVALID_ARGUMENT, "an address without an end, or %u ms",
+        mcd_session_refuse(s, MCS_INVALID_ARGUMENT,
+                           "an address without an end, or a limit of %u ms: want 1 to 600000",
                            r.timeout_ms);
         return;
     }
@@ -117,9 +125,13 @@ void mcd_on_ping(struct mcd_session *s, struct mcs_msg *m)
     }
     res = mcd_peer_get(s->agent->cluster, r.address, &peer);
     if (res != 0) {
-        mcd_session_refuse(s, MCS_INVALID_ARGUMENT, "'%.120s': %s", r.address,
-                           res == -EINVAL ? "want host:port"
-                                          : "there are as many peers as [peer] max allows");
+        if (res == -EINVAL)
+            mcd_session_refuse(s, MCS_INVALID_ARGUMENT, "'%.120s': want host:port", r.address);
+        else
+            mcd_session_refuse(s, MCS_LIMIT,
+                               "'%.120s': this agent knows as many others as [peer] max = %llu "
+                               "allows: raise it",
+                               r.address, (unsigned long long)s->agent->config.peers_max);
         return;
     }
     p = calloc(1, sizeof(*p));
@@ -129,6 +141,7 @@ void mcd_on_ping(struct mcd_session *s, struct mcs_msg *m)
     }
     p->session = s;
     p->attempts = peer->attempts;
+    p->timeout_ms = r.timeout_ms;
     p->deadline = mcd_now_ns() + r.timeout_ms * MS;
     snprintf(p->address, sizeof(p->address), "%.255s", r.address);
     s->op.pinging = p;

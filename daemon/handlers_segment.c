@@ -71,6 +71,7 @@ static void announced(struct mcd_session *s)
 
     if (s->op.status != MCS_OK) {
         mcd_session_unname(s);
+        mcd_segments_changed(s->agent); /* for who has opened it in the meantime */
         mcd_session_refuse(s, s->op.status, "%s", s->op.text);
         return;
     }

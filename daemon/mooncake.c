@@ -137,6 +137,13 @@ int mcd_mooncake_create(struct mcd_agent *a, struct mcd_mooncake **out, char *er
     *out = NULL;
     if (strcmp(a->config.mooncake_listen, "off") == 0)
         return 0;
+    if (a->config.require_encryption != 0) {
+        snprintf(error, error_size,
+                 "[mooncake] listen = %s carries data in plain text, which [peer] "
+                 "require_encryption = yes forbids: set one of them to its default",
+                 a->config.mooncake_listen);
+        return -EINVAL;
+    }
     snprintf(error, error_size, "out of memory");
     m = aligned_alloc(16, (sizeof(*m) + 15) & ~(size_t)15);
     if (m == NULL)

@@ -76,6 +76,7 @@ struct mcd_mooncake_peer {
     enum state state;
     char target[MCD_ADDRESS_TEXT_MAX];
     bool v2;
+    bool stale; /* another process has the name: not to be opened any more */
     struct mcd_mooncake_fetch *fetch;
     uint32_t asked;              /* the `wanted` that the description under way answers */
     uint64_t fetched_at;         /* ns */
@@ -384,11 +385,22 @@ static int make_ways(struct mcd_mooncake_peer *p)
     return res;
 }
 
+/* A process chooses its data port when it starts: with another one it is another life of the name, and
+ * addresses of the first mean nothing there. Who has it open has to open it again. */
+static void end_of_life(struct mcd_mooncake_peer *p, const char *target)
+{
+    mcd_info("mooncake peer %s: another process has its name now, at %s instead of %s", p->name,
+             target, p->target);
+    p->stale = true;
+    /* partner: the engines' acquire in remote.c */
+    mcs_store_release(&p->outer->remote.status, (uint32_t)MCS_STALE);
+    mcs_store_release(&p->outer->remote.fresh, p->asked);
+}
+
 static void described(void *context, uint32_t status, const char *text,
                       struct mcd_mooncake_descriptor *d, const char *target)
 {
     struct mcd_mooncake_peer *p = context;
-    bool moved = status == MCS_OK && (strcmp(p->target, target) != 0 || p->v2 != d->v2);
 
     p->fetch = NULL;
     if (p->state == LEAVING)
@@ -398,11 +410,13 @@ static void described(void *context, uint32_t status, const char *text,
         give_up(p, status, text);
         return;
     }
-    if (status == MCS_OK) {
-        snprintf(p->target, sizeof(p->target), "%s", target);
-        p->v2 = d->v2;
+    if (status == MCS_OK && p->state == OPEN && strcmp(p->target, target) != 0) {
+        end_of_life(p, target);
+        return;
     }
     if (p->state == DESCRIBING) {
+        snprintf(p->target, sizeof(p->target), "%s", target);
+        p->v2 = d->v2;
         if (make_ways(p) != 0) {
             give_up(p, MCS_NO_MEMORY, "out of memory");
             return;
@@ -413,11 +427,6 @@ static void described(void *context, uint32_t status, const char *text,
         take_buffers(p, d);
     else /* what was known stays: better than nothing, and the peer refuses what is wrong */
         mcd_log_limited(MCD_LOG_INFO, "mooncake peer %s: no fresh descriptor: %s", p->name, text);
-    if (moved && p->state == OPEN)
-        for (unsigned i = 0; i < p->nways; i++) {
-            p->ways[i].retry_at = 0;
-            p->ways[i].failures = 0;
-        }
     /* partner: the engines' acquire in lane.c: with `fresh` comes the snapshot */
     mcs_store_release(&p->outer->remote.fresh, p->asked);
     upkeep(p);
@@ -443,11 +452,12 @@ static void upkeep(struct mcd_mooncake_peer *p)
         if (p->ways[i].route == NULL)
             continue;
         reap(&p->ways[i]);
-        if (p->state == OPEN || (p->state == CONNECTING && p->ways[i].setups == NULL))
+        if ((p->state == OPEN && !p->stale) ||
+            (p->state == CONNECTING && p->ways[i].setups == NULL))
             connect_more(&p->ways[i], now);
         failing |= p->ways[i].failures > 3;
     }
-    if (p->state != OPEN || p->fetch != NULL)
+    if (p->state != OPEN || p->stale || p->fetch != NULL)
         return;
     /* an address that is not known here; or it is somewhere else by now */
     if (mcs_load_relaxed(&p->outer->remote.wanted) != p->outer->remote.fresh ||
@@ -522,7 +532,7 @@ int mcd_mooncake_open(struct mcd_mooncake *m, const char *name, uint64_t limit_m
     while (*name == '/')
         name++;
     for (p = m->peers; p != NULL; p = p->next)
-        if (p->state != LEAVING && strcmp(p->name, name) == 0)
+        if (p->state != LEAVING && !p->stale && strcmp(p->name, name) == 0)
             break;
     if (p == NULL) {
         p = calloc(1, sizeof(*p) + m->agent->nengines * sizeof(p->ways[0]));

@@ -13,6 +13,10 @@
 
 #define URING_ENTRIES 1024u
 #define SLEEP_MAX_MS 1000
+#define QUIET_TURNS 64u /* turns of the transports without anything */
+#define QUIET_EVERY 4u
+#define LONG_TURN 8192u /* bytes copied */
+#define LATE_NS (5 * MCD_TICK_NS)
 
 static void transport_log(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -249,12 +253,14 @@ static void tick(struct mcd_engine *g)
 {
     struct mcd_net *n = g->net;
     struct mcd_route *r = n->active;
+    /* This thread stood still, or slept: nobody else is called silent for that. */
+    bool late = n->now > n->tick_at + LATE_NS;
 
     n->tick_at = n->now + MCD_TICK_NS;
     while (r != NULL) {
         struct mcd_route *next = r->active_next;
 
-        mcd_route_tick(g, r);
+        mcd_route_tick(g, r, late);
         r = next;
     }
     mcd_net_reap(g);
@@ -271,9 +277,17 @@ bool mcd_net_turn(struct mcd_engine *g)
         mcd_net_look_at_clock(g);
         any |= run_routes(g);
     }
-    if (n->enabled)
+    /* where nothing comes and turns are short, a look at every one of them would only slow the
+     * local tasks down */
+    if (n->enabled &&
+        (any || n->quiet < QUIET_TURNS || g->moved >= LONG_TURN || g->turn % QUIET_EVERY == 0)) {
+        bool moved = false;
+
         for (unsigned i = 0; i < n->n; i++)
-            any |= n->nets[i].ops->turn(n->nets[i].t);
+            moved |= n->nets[i].ops->turn(n->nets[i].t);
+        n->quiet = moved || any ? 0 : n->quiet + 1;
+        any |= moved;
+    }
     if (n->active != NULL || n->returned != NULL) {
         mcd_net_look_at_clock(g);
         any |= mcd_net_reap(g);

@@ -88,8 +88,9 @@ struct mcd_net {
     } nets[MCD_NETS_MAX];
     struct mct_uring *uring;
     bool enabled, closing;
-    uint64_t ticks, now;                        /* of this turn: ticks, and ns of its clock */
-    uint64_t tick_at;                           /* ns: next look at all active routes */
+    unsigned quiet;      /* turns of the transports since something happened */
+    uint64_t ticks, now; /* of this turn: ticks, and ns of its clock */
+    uint64_t tick_at;    /* ns: next look at all active routes */
     struct mct_slice *returned, **returned_end; /* that have come back and were not looked at */
     struct mcd_route *routes, *active, *dirty;
     struct mcd_queue *touched;
@@ -134,8 +135,8 @@ void mcd_net_touch(struct mcd_net *n, struct mcd_queue *q);
 
 /* To be scheduled in this turn or the next. */
 void mcd_route_dirty(struct mcd_net *n, struct mcd_route *r);
-/* The look at an active route every few ms. */
-void mcd_route_tick(struct mcd_engine *g, struct mcd_route *r);
+/* The look at an active route every few ms; late: it was much longer. */
+void mcd_route_tick(struct mcd_engine *g, struct mcd_route *r, bool late);
 /* All connections of a rail are given up. */
 void mcd_route_abort(struct mcd_engine *g, struct mcd_route *r, unsigned rail, int error);
 bool mcd_route_works(const struct mcd_route *r);

@@ -50,12 +50,36 @@ static void timer_fired(struct mcd_alarm *t)
         mcd_peer_want(p);
 }
 
+static bool bury(struct mcd_peer *p, uint64_t now);
+
+static bool is_needed(const struct mcd_peer *p)
+{
+    return p->remotes != NULL || p->openings != NULL;
+}
+
+/* Lives that are over do not count. Where there is no room, an address at which no agent was ever found makes way:
+ * nobody is kept out by addresses that somebody else has tried. */
+static bool has_room(struct mcd_cluster *c)
+{
+    uint64_t n = 0;
+
+    for (const struct mcd_peer *p = c->peers; p != NULL; p = p->next)
+        n += p->state != MCD_PEER_DEFUNCT;
+    if (n < c->agent->config.peers_max)
+        return true;
+    for (struct mcd_peer *p = c->peers; p != NULL; p = p->next) {
+        if (p->state != MCD_PEER_IDLE || p->incarnation != 0 || is_needed(p))
+            continue;
+        p->away_since = 0;
+        return bury(p, mcd_now_ns());
+    }
+    return false;
+}
+
 static struct mcd_peer *peer_create(struct mcd_cluster *c, const char *address)
 {
     struct mcd_peer *p;
 
-    if (c->npeers >= c->agent->config.peers_max)
-        return NULL;
     p = aligned_alloc(16, (sizeof(*p) + 15) & ~(size_t)15);
     if (p == NULL)
         return NULL;
@@ -93,131 +117,33 @@ static struct mcd_peer *find_incarnation(const struct mcd_cluster *c, uint64_t i
 int mcd_peer_get(struct mcd_cluster *c, const char *address, struct mcd_peer **out)
 {
     struct mcd_address a;
+    struct mcd_peer *p;
     char text[MCD_ADDRESS_TEXT_MAX];
 
     if (mcd_address_parse(address, false, &a) != 0 || !a.has_port)
         return -EINVAL;
     mcd_address_print(&a, text, sizeof(text));
-    *out = find_address(c, text);
-    if (*out == NULL)
-        *out = peer_create(c, text);
-    return *out != NULL ? 0 : -ENOSPC;
+    p = find_address(c, text);
+    if (p != NULL && p->alias != 0) { /* another address of an agent that is connected */
+        struct mcd_peer *known = find_incarnation(c, p->alias);
+
+        p->away_since = mcd_now_ns();
+        if (known != NULL && known->state == MCD_PEER_UP)
+            p = known;
+    }
+    if (p == NULL) {
+        if (!has_room(c))
+            return -ENOSPC;
+        p = peer_create(c, text);
+    }
+    *out = p;
+    return p != NULL ? 0 : -ENOMEM;
 }
 
-/* ---- requests -------------------------------------------------------------------- */
-
-static void fail_calls(struct mcd_peer *p, uint32_t status)
-{
-    while (p->calls != NULL) {
-        struct mcd_call *call = p->calls;
-
-        p->calls = call->next;
-        call->id = 0;
-        call->done(call, status, NULL, 0);
-    }
-}
-
-static void late_calls(struct mcd_peer *p, uint64_t now)
-{
-    struct mcd_call **link = &p->calls, *late = NULL;
-
-    while (*link != NULL) {
-        struct mcd_call *call = *link;
-
-        if (call->deadline > now) {
-            link = &call->next;
-            continue;
-        }
-        *link = call->next;
-        call->next = late;
-        late = call;
-    }
-    while (late != NULL) {
-        struct mcd_call *call = late;
-
-        late = call->next;
-        call->id = 0;
-        call->done(call, MCS_TIMEOUT, NULL, 0);
-    }
-}
-
-static void rewatch(struct mcd_peer *p)
+void mcd_peer_rewatch(struct mcd_peer *p)
 {
     if (p->wire != NULL && p->watch.fd >= 0)
         mcd_watch_change(p->cluster->agent, &p->watch, mcd_wire_wants(p->wire) | EPOLLRDHUP);
-}
-
-int mcd_peer_send(struct mcd_peer *p, uint16_t type, const ProtobufCMessage *m)
-{
-    struct mcd_wire_header h = {.type = type};
-    int res;
-
-    if (p->state != MCD_PEER_UP)
-        return -ENOTCONN;
-    res = mcd_wire_send(p->wire, &h, m);
-    rewatch(p);
-    return res;
-}
-
-int mcd_peer_call(struct mcd_peer *p, struct mcd_call *call, uint16_t type,
-                  const ProtobufCMessage *m, uint64_t limit_ms)
-{
-    struct mcd_wire_header h = {.type = type, .deadline_ms = (uint32_t)limit_ms};
-    int res;
-
-    if (p->state != MCD_PEER_UP)
-        return -ENOTCONN;
-    if (++p->next_id == 0)
-        p->next_id = 1;
-    h.id = p->next_id;
-    res = mcd_wire_send(p->wire, &h, m);
-    if (res != 0)
-        return res;
-    call->id = h.id;
-    call->deadline = mcd_now_ns() + limit_ms * MS;
-    call->next = p->calls;
-    p->calls = call;
-    rewatch(p);
-    return 0;
-}
-
-void mcd_peer_forget(struct mcd_peer *p, struct mcd_call *call)
-{
-    struct mcd_call **link = &p->calls;
-
-    if (call->id == 0)
-        return;
-    while (*link != NULL && *link != call)
-        link = &(*link)->next;
-    if (*link != NULL)
-        *link = call->next;
-    call->id = 0;
-}
-
-void mcd_peer_answer(struct mcd_peer *p, const struct mcd_wire_header *h, uint32_t status,
-                     const ProtobufCMessage *m)
-{
-    struct mcd_wire_header r = {.type = h->type, .reply = true, .id = h->id, .status = status};
-
-    if (p->wire == NULL || h->id == 0)
-        return;
-    mcd_wire_send(p->wire, &r, m);
-    rewatch(p);
-}
-
-static void on_reply(struct mcd_peer *p, const struct mcd_wire_header *h, const uint8_t *payload,
-                     size_t size)
-{
-    struct mcd_call **link = &p->calls, *call;
-
-    while (*link != NULL && (*link)->id != h->id)
-        link = &(*link)->next;
-    call = *link;
-    if (call == NULL)
-        return; /* it came after its deadline */
-    *link = call->next;
-    call->id = 0;
-    call->done(call, h->status, payload, size);
 }
 
 /* ---- wires ----------------------------------------------------------------------- */
@@ -228,7 +154,7 @@ static void wire_event(struct mcd_watch *w, uint32_t events)
 
     (void)events;
     mcd_wire_run(p->wire, mcd_now_ns());
-    rewatch(p);
+    mcd_peer_rewatch(p);
 }
 
 static void note_local(struct mcd_peer *p)
@@ -267,7 +193,7 @@ static void drop_wire(struct mcd_peer *p)
     p->wire = NULL;
     if (p->state == MCD_PEER_UP)
         p->away_since = mcd_now_ns();
-    fail_calls(p, MCS_PEER_UNREACHABLE);
+    mcd_peer_fail_calls(p, MCS_PEER_UNREACHABLE);
 }
 
 static void drop_dial(struct mcd_peer *p)
@@ -276,13 +202,18 @@ static void drop_dial(struct mcd_peer *p)
     p->dial = NULL;
 }
 
-static bool is_needed(const struct mcd_peer *p)
+/* At once after a connection that had been up, else one attempt in connect_ms. */
+static void try_later(struct mcd_peer *p)
 {
-    return p->remotes != NULL || p->openings != NULL;
+    struct mcd_agent *a = p->cluster->agent;
+
+    set_state(p, MCD_PEER_WAITING);
+    p->retry_at = p->last_attempt + a->config.connect_ms * MS;
+    mcd_alarm_set(a, &p->timer, p->retry_at);
 }
 
 /* The attempt, or the connection, has ended like this. */
-static void failed(struct mcd_peer *p, uint32_t status, const char *text)
+void mcd_peer_failed(struct mcd_peer *p, uint32_t status, const char *text)
 {
     struct mcd_cluster *c = p->cluster;
     bool was_up = p->state == MCD_PEER_UP;
@@ -305,9 +236,7 @@ static void failed(struct mcd_peer *p, uint32_t status, const char *text)
         set_state(p, MCD_PEER_IDLE);
         return;
     }
-    /* at once after a connection that had been up, else one attempt in connect_ms */
-    p->retry_at = p->last_attempt + c->agent->config.connect_ms * MS;
-    mcd_alarm_set(c->agent, &p->timer, p->retry_at);
+    try_later(p);
 }
 
 static void dialed(void *context, int fd, int error, const char *text)
@@ -339,7 +268,7 @@ static void dialed(void *context, int fd, int error, const char *text)
         res = take_wire(p, w);
     }
     if (res != 0)
-        failed(p, MCS_LOCAL_RESOURCE, "no memory or descriptor for a control connection");
+        mcd_peer_failed(p, MCS_LOCAL_RESOURCE, "no memory or descriptor for a control connection");
 }
 
 /* The next place where the peer may be reached: its address, then its rails'. */
@@ -356,7 +285,7 @@ static void attempt_next(struct mcd_peer *p)
         if (mcd_dial(c->agent, target, NULL, c->agent->config.connect_ms, dialed, p, &p->dial) == 0)
             return;
     }
-    failed(p, p->dial_status, p->dial_text);
+    mcd_peer_failed(p, p->dial_status, p->dial_text);
 }
 
 static void attempt(struct mcd_peer *p)
@@ -385,9 +314,7 @@ void mcd_peer_want(struct mcd_peer *p)
             now - p->last_attempt >= p->cluster->agent->config.connect_ms * MS) {
             attempt(p);
         } else { /* tried a moment ago: again when its time has come */
-            set_state(p, MCD_PEER_WAITING);
-            p->retry_at = p->last_attempt + p->cluster->agent->config.connect_ms * MS;
-            mcd_alarm_set(p->cluster->agent, &p->timer, p->retry_at);
+            try_later(p);
         }
         break;
     case MCD_PEER_CONNECTING:
@@ -415,33 +342,53 @@ int mcd_hello_send(struct mcd_cluster *c, struct mcd_wire *w)
     return mcd_wire_send(w, &h, &m.base);
 }
 
-/* A later life of the agent has been met: what was opened in the earlier one is stale. */
-static struct mcd_peer *replace(struct mcd_peer *p, uint64_t incarnation)
+/* What was opened in p's life is stale, q is asked from now on. */
+static void supersede(struct mcd_peer *p, struct mcd_peer *q)
 {
     struct mcd_cluster *c = p->cluster;
-    struct mcd_peer *q = peer_create(c, p->address);
 
-    if (q == NULL)
-        return NULL;
     mcd_info("peer %s: its agent was replaced, incarnation 0x%llx instead of 0x%llx", p->address,
-             (unsigned long long)incarnation, (unsigned long long)p->incarnation);
-    q->incarnation = incarnation;
-    q->last_attempt = p->last_attempt;
+             (unsigned long long)q->incarnation, (unsigned long long)p->incarnation);
     mcd_openings_move(p, q);
     drop_dial(p);
     mcd_alarm_clear(c->agent, &p->timer);
     set_state(p, MCD_PEER_DEFUNCT);
     p->status = MCS_STALE;
-    mcd_tokens_revoke(c, p);
+    snprintf(p->text, sizeof(p->text), "its agent was replaced");
+    mcd_tokens_revoke(c, p, NULL);
     mcd_remotes_stale(p);
     mcd_ways_verdict(p, MCS_STALE);
+}
+
+/* A later life of the agent has been met. [peer] max has room for it: the earlier one does not count any more. */
+static struct mcd_peer *replace(struct mcd_peer *p, uint64_t incarnation)
+{
+    struct mcd_peer *q = peer_create(p->cluster, p->address);
+
+    if (q == NULL)
+        return NULL;
+    q->incarnation = incarnation;
+    q->last_attempt = p->last_attempt;
+    supersede(p, q);
     return q;
+}
+
+/* p's address has turned out to be one of the agent that q stands for. */
+static void join(struct mcd_peer *p, struct mcd_peer *q)
+{
+    if (p->incarnation != 0) {
+        supersede(p, q);
+        return;
+    }
+    p->alias = q->incarnation;
+    mcd_openings_move(p, q);
+    set_state(p, MCD_PEER_IDLE);
 }
 
 static void read_hello(struct mcd_peer *p, const Mcd__Hello *m)
 {
     p->features = m->features;
-    snprintf(p->version, sizeof(p->version), "%.31s", m->agent_version);
+    mcd_peer_text(p->version, sizeof(p->version), m->agent_version);
     p->nrails = 0;
     for (size_t i = 0; i < m->n_rails && p->nrails < MCD_RAILS_MAX; i++) {
         struct mcd_address a;
@@ -461,8 +408,11 @@ static void now_up(struct mcd_peer *p)
     p->status = MCS_OK;
     p->text[0] = '\0';
     p->attempts = 0;
+    p->alias = 0;
+    p->doubted = false;
     mcd_alarm_clear(p->cluster->agent, &p->timer);
     mcd_debug("peer %s: connected, version %s", p->address, p->version);
+    mcd_ways_pair(p);
     mcd_remotes_peer_up(p);
     mcd_openings_peer_up(p);
     mcd_exports_tell(p);
@@ -476,36 +426,24 @@ static void on_hello(struct mcd_peer *p, const Mcd__Hello *m)
     struct mcd_wire *w = p->wire;
     struct mcd_peer *q = p;
 
-    if (incarnation == c->agent->incarnation) {
-        failed(p, MCS_INVALID_ARGUMENT, "that address is this agent's own");
-        return;
-    }
     if (p->incarnation != incarnation) {
         q = find_incarnation(c, incarnation); /* known under another address? */
-        if (q == NULL && p->incarnation == 0)
-            q = p;
-        if (q == NULL)
-            q = replace(p, incarnation);
-        else if (q != p)
-            mcd_openings_move(p, q);
+        if (q != NULL)
+            join(p, q);
+        else
+            q = p->incarnation == 0 ? p : replace(p, incarnation);
         if (q == NULL) {
-            failed(p, MCS_LIMIT, "more peers than [peer] max");
+            mcd_peer_failed(p, MCS_NO_MEMORY, "out of memory for a peer");
             return;
         }
     }
-    if (q != p) { /* the wire goes over to it */
+    if (q != p) { /* the wire goes over to it; the other side has let go of an earlier one */
         mcd_watch_remove(c->agent, &p->watch);
         p->wire = NULL;
-        if (p->state != MCD_PEER_DEFUNCT)
-            set_state(p, MCD_PEER_IDLE);
-        if (q->wire != NULL) {
-            mcd_wire_destroy(w);
-            mcd_peer_want(q);
-            return;
-        }
         drop_dial(q);
+        drop_wire(q);
         if (take_wire(q, w) != 0) {
-            failed(q, MCS_LOCAL_RESOURCE, "no descriptor for a control connection");
+            mcd_peer_failed(q, MCS_LOCAL_RESOURCE, "no descriptor for a control connection");
             return;
         }
     }
@@ -522,44 +460,65 @@ static bool lives(const struct mcd_peer *p)
                                           2 * p->cluster->agent->config.ping_ms * MS;
 }
 
-void mcd_peer_welcome(struct mcd_cluster *c, struct mcd_wire *w, const uint8_t *hello, size_t size)
+/* The peer that an agent which called us is; NULL with the reason why it cannot be one. */
+static struct mcd_peer *caller(struct mcd_cluster *c, uint64_t incarnation, const char *address,
+                               struct mcd_turned_down *why)
+{
+    struct mcd_peer *p = find_incarnation(c, incarnation), *old;
+
+    if (p != NULL)
+        return p;
+    old = find_address(c, address);
+    if (old != NULL && old->incarnation == 0)
+        return old;
+    if (old != NULL && lives(old)) {
+        snprintf(why->text, sizeof(why->text),
+                 "an agent that calls itself %s is connected and lives: no two agents may have the "
+                 "same [peer] advertise",
+                 address);
+        why->status = MCS_EXISTS;
+        mcd_log_limited(MCD_LOG_WARNING, "a caller was turned down: %s", why->text);
+        return NULL;
+    }
+    if (old == NULL && !has_room(c)) {
+        snprintf(why->text, sizeof(why->text),
+                 "%s knows as many agents as its [peer] max = %llu allows: raise it there",
+                 c->address, (unsigned long long)c->agent->config.peers_max);
+        why->status = MCS_LIMIT;
+        return NULL;
+    }
+    p = old != NULL ? replace(old, incarnation) : peer_create(c, address);
+    if (p == NULL) {
+        snprintf(why->text, sizeof(why->text), "%s is out of memory", c->address);
+        why->status = MCS_LOCAL_RESOURCE;
+    } else if (old != NULL) {
+        drop_wire(old);
+    }
+    return p;
+}
+
+bool mcd_peer_welcome(struct mcd_cluster *c, struct mcd_wire *w, const uint8_t *hello, size_t size,
+                      struct mcd_turned_down *why)
 {
     uint64_t incarnation = mcd_wire_peer_incarnation(w);
     Mcd__Hello *m = mcd__hello__unpack(NULL, size, hello);
-    struct mcd_peer *p = NULL, *old;
+    struct mcd_peer *p;
     struct mcd_address a;
     char address[MCD_ADDRESS_TEXT_MAX];
-    const char *why = "its Hello is malformed";
+    bool taken = false;
 
+    *why = (struct mcd_turned_down){.status = MCS_PROTOCOL, .text = "the Hello is malformed"};
     if (m == NULL || mcd_address_parse(m->address, false, &a) != 0 || !a.has_port) {
         c->wire_stats.malformed++;
         goto out;
     }
-    why = "it is this agent itself";
-    if (incarnation == c->agent->incarnation)
+    if (incarnation == c->agent->incarnation) {
+        why->status = MCS_INVALID_ARGUMENT;
+        snprintf(why->text, sizeof(why->text), "that address is this agent's own");
         goto out;
-    mcd_address_print(&a, address, sizeof(address));
-    p = find_incarnation(c, incarnation);
-    if (p == NULL) {
-        old = find_address(c, address);
-        if (old != NULL && old->incarnation != 0 && lives(old)) {
-            mcd_log_limited(
-                MCD_LOG_WARNING,
-                "an agent calls itself %s, as a living one does: two agents must not have "
-                "the same [peer] advertise",
-                address);
-            why = "its address is a living agent's";
-            c->counters.guests_refused++;
-            goto out;
-        }
-        if (old != NULL && old->incarnation == 0)
-            p = old;
-        else
-            p = old != NULL ? replace(old, incarnation) : peer_create(c, address);
-        if (old != NULL && old != p)
-            drop_wire(old);
     }
-    why = "there are as many peers as [peer] max allows";
+    mcd_address_print(&a, address, sizeof(address));
+    p = caller(c, incarnation, address, why);
     if (p == NULL) {
         c->counters.guests_refused++;
         goto out;
@@ -568,49 +527,90 @@ void mcd_peer_welcome(struct mcd_cluster *c, struct mcd_wire *w, const uint8_t *
     if (p->wire != NULL && mcd_wire_initiated(p->wire) && c->agent->incarnation > incarnation) {
         /* Both called at the same time: the call of the larger incarnation stays, both see it so. If ours is
          * dead without our knowing, a ping finds out. */
-        why = "this agent's own call to it stays";
-        p->pinged_at = 0;
+        why->crossed = true;
+        why->status = MCS_PEER_UNREACHABLE;
+        snprintf(why->text, sizeof(why->text), "this agent's own call stays");
+        p->doubted = true;
         goto out;
     }
+    taken = true;
     drop_dial(p);
     drop_wire(p);
     if (take_wire(p, w) != 0) {
-        failed(p, MCS_LOCAL_RESOURCE, "no descriptor for a control connection");
-        w = NULL;
+        mcd_peer_failed(p, MCS_LOCAL_RESOURCE, "no descriptor for a control connection");
         goto out;
     }
-    w = NULL;
-    why = NULL;
     p->greeted = true;
     read_hello(p, m);
     if (mcd_hello_send(c, p->wire) != 0)
-        failed(p, MCS_PEER_UNREACHABLE, "the connection broke during the greeting");
+        mcd_peer_failed(p, MCS_PEER_UNREACHABLE, "the connection broke during the greeting");
     else
         now_up(p);
-    rewatch(p);
+    mcd_peer_rewatch(p);
 
 out:
-    if (why != NULL)
-        mcd_debug("a peer's call was turned down: %s", why);
-    if (w != NULL)
-        mcd_wire_destroy(w);
     if (m != NULL)
         mcd__hello__free_unpacked(m, NULL);
+    return taken;
 }
 
 /* ---- events of a wire ------------------------------------------------------------ */
 
 static void wire_ready(void *context, struct mcd_wire *w)
 {
-    struct mcd_peer *p = context;
+    struct mcd_peer *p = context, *q;
+    uint64_t incarnation = mcd_wire_peer_incarnation(w);
 
-    if (mcd_hello_send(p->cluster, w) != 0)
-        failed(p, MCS_PEER_UNREACHABLE, "the connection broke during the greeting");
+    q = find_incarnation(p->cluster, incarnation);
+    if (incarnation == p->cluster->agent->incarnation) {
+        mcd_peer_failed(
+            p, MCS_INVALID_ARGUMENT,
+            "that address is this agent's own: its segments are opened by their names alone");
+    } else if (q != NULL && q != p && q->state == MCD_PEER_UP) {
+        /* connected by another address: what waits goes on there */
+        drop_wire(p);
+        join(p, q);
+        mcd_peer_want(q);
+    } else if (mcd_hello_send(p->cluster, w) != 0) {
+        mcd_peer_failed(p, MCS_PEER_UNREACHABLE, "the connection broke during the greeting");
+    }
 }
 
 static void on_bye(struct mcd_peer *p)
 {
-    failed(p, MCS_PEER_UNREACHABLE, "its agent has stopped");
+    mcd_peer_failed(p, MCS_PEER_UNREACHABLE, "its agent has stopped");
+}
+
+/* Our call was not taken. */
+static void turned_down(struct mcd_peer *p, const uint8_t *payload, size_t size)
+{
+    uint64_t incarnation = mcd_wire_peer_incarnation(p->wire);
+    Mcd__Bye *m = mcd__bye__unpack(NULL, size, payload);
+    struct mcd_peer *q = find_incarnation(p->cluster, incarnation);
+    char text[200], sentence[256];
+
+    if (m == NULL) {
+        p->cluster->wire_stats.malformed++;
+        mcd_peer_failed(p, MCS_PROTOCOL, "its Bye is malformed");
+        return;
+    }
+    if (m->crossed) { /* it calls us at the same time, and that call stays */
+        drop_wire(p);
+        if (q != NULL && q != p) {
+            join(p, q);
+            mcd_peer_want(q);
+        } else {
+            try_later(p); /* should its call not come */
+        }
+    } else {
+        mcd_peer_text(text, sizeof(text), m->reason);
+        snprintf(sentence, sizeof(sentence), "it turned the call down: %s", text);
+        mcd_peer_failed(p,
+                        m->status == MCS_OK || m->status >= MCS_STATUS_COUNT ? MCS_PEER_UNREACHABLE
+                                                                             : m->status,
+                        sentence);
+    }
+    mcd__bye__free_unpacked(m, NULL);
 }
 
 static void wire_message(void *context, struct mcd_wire *w, const struct mcd_wire_header *h,
@@ -620,12 +620,16 @@ static void wire_message(void *context, struct mcd_wire *w, const struct mcd_wir
     Mcd__Hello *hello;
 
     (void)w;
+    if (!p->greeted && h->type == MCD_WIRE_BYE && !h->reply) {
+        turned_down(p, payload, size);
+        return;
+    }
     if (!p->greeted) {
         hello =
             h->type == MCD_WIRE_HELLO && !h->reply ? mcd__hello__unpack(NULL, size, payload) : NULL;
         if (hello == NULL) {
             p->cluster->wire_stats.malformed++;
-            failed(p, MCS_PROTOCOL, "it did not say Hello first");
+            mcd_peer_failed(p, MCS_PROTOCOL, "it did not say Hello first");
             return;
         }
         on_hello(p, hello);
@@ -633,10 +637,18 @@ static void wire_message(void *context, struct mcd_wire *w, const struct mcd_wir
         return;
     }
     if (h->reply) {
-        on_reply(p, h, payload, size);
+        mcd_peer_on_reply(p, h, payload, size);
         return;
     }
     switch (h->type) {
+    case MCD_WIRE_HELLO: /* its rails have changed */
+        hello = mcd__hello__unpack(NULL, size, payload);
+        if (hello != NULL) {
+            read_hello(p, hello);
+            mcd_ways_pair(p);
+            mcd__hello__free_unpacked(hello, NULL);
+        }
+        break;
     case MCD_WIRE_OPEN:
         mcd_export_on_open(p, h, payload, size);
         break;
@@ -669,41 +681,13 @@ static void wire_broken(void *context, struct mcd_wire *w, uint32_t status, cons
     struct mcd_peer *p = context;
 
     (void)w;
-    failed(p, status != MCS_OK ? status : MCS_PEER_UNREACHABLE, text);
+    mcd_peer_failed(p, status != MCS_OK ? status : MCS_PEER_UNREACHABLE, text);
 }
 
 const struct mcd_wire_events mcd_peer_events = {
     .ready = wire_ready, .message = wire_message, .broken = wire_broken};
 
 /* ---- upkeep ---------------------------------------------------------------------- */
-
-static void pinged(struct mcd_call *call, uint32_t status, const uint8_t *payload, size_t size)
-{
-    struct mcd_peer *p = call->context;
-
-    (void)payload;
-    (void)size;
-    if (status == MCS_TIMEOUT)
-        failed(p, MCS_PEER_UNREACHABLE, "its control connection is silent");
-}
-
-static void ping(struct mcd_peer *p, uint64_t now)
-{
-    const struct mcd_config *config = &p->cluster->agent->config;
-    uint64_t heard = mcd_wire_last_received(p->wire), limit;
-    Mcd__Ping m = MCD__PING__INIT;
-
-    if (p->ping.id != 0)
-        return;
-    if (now - heard < config->ping_ms * MS && p->pinged_at != 0)
-        return;
-    limit = config->dead_ms > config->ping_ms ? config->dead_ms - config->ping_ms : 100;
-    p->pinged_at = now;
-    p->ping.done = pinged;
-    p->ping.context = p;
-    m.stamp = now;
-    mcd_peer_call(p, &p->ping, MCD_WIRE_PING, &m.base, limit);
-}
 
 /* Nobody uses it and it is not there, or it never will be again. True: it is gone. */
 static bool bury(struct mcd_peer *p, uint64_t now)
@@ -721,7 +705,7 @@ static bool bury(struct mcd_peer *p, uint64_t now)
         return false;
     drop_wire(p);
     mcd_alarm_clear(c->agent, &p->timer);
-    mcd_tokens_revoke(c, p);
+    mcd_tokens_revoke(c, p, NULL);
     while (*link != p)
         link = &(*link)->next;
     *link = p->next;
@@ -740,12 +724,13 @@ void mcd_peers_poll(struct mcd_cluster *c)
         next = p->next;
         if (p->wire != NULL)
             mcd_wire_run(p->wire, now); /* its time limits */
-        rewatch(p);
-        late_calls(p, now);
+        mcd_peer_rewatch(p);
+        mcd_peer_late_calls(p, now);
         if (p->state == MCD_PEER_UP)
-            ping(p, now);
+            mcd_peer_ping(p, now);
         mcd_remotes_poll(p);
         mcd_ways_poll(p, now);
+        mcd_exports_poll(p);
         if (p->state == MCD_PEER_IDLE && is_needed(p))
             mcd_peer_want(p);
         bury(p, now);
@@ -761,8 +746,11 @@ void mcd_peers_net_change(struct mcd_cluster *c, const struct mcd_local_rail *ra
         mcd_ways_net_change(p, rail);
         /* a control connection over that cable is as dead as the rail: find another way at once */
         if (!rail->usable && p->wire != NULL && strcmp(p->wire_local, rail->text) == 0)
-            failed(p, MCS_PEER_UNREACHABLE,
-                   "the local interface of its control connection is down");
+            mcd_peer_failed(p, MCS_PEER_UNREACHABLE,
+                            "the local interface of its control connection is down");
+        /* it may pair its own addresses with one that it was never told of */
+        if (rail->usable && p->state == MCD_PEER_UP && mcd_hello_send(c, p->wire) == 0)
+            mcd_peer_rewatch(p);
     }
 }
 
@@ -787,6 +775,7 @@ void mcd_peers_destroy(struct mcd_cluster *c)
 
         for (struct mcd_peer *p = c->peers; p != NULL; p = next) {
             next = p->next;
+            set_state(p, MCD_PEER_DEFUNCT); /* also one that the last frames have brought */
             bury(p, mcd_now_ns());
         }
         mcs_pause();

@@ -64,6 +64,9 @@ struct mcd_peer {
     struct mcd_peer *next;
     char address[MCD_ADDRESS_TEXT_MAX];
     uint64_t incarnation; /* 0: not known yet */
+    uint64_t
+        alias; /* of the agent that was found at this address, and has a peer of its own; 0: none */
+    bool doubted; /* it calls us though we are connected: is the connection alive? */
     enum mcd_peer_state state;
     uint32_t status; /* why it is not UP */
     char text[256];
@@ -79,7 +82,7 @@ struct mcd_peer {
     uint64_t retry_at, last_attempt, pinged_at, away_since; /* ns */
     unsigned attempts, candidate;
     uint32_t next_id;
-    struct mcd_call *calls;
+    struct mcd_call *calls, *late; /* late: past their deadlines, about to be told so */
     struct mcd_call ping;
     uint64_t features;
     char rails[MCD_RAILS_MAX][MCD_ADDRESS_TEXT_MAX]; /* where its data connections go */
@@ -98,14 +101,36 @@ struct mcd_peer {
 
 /* ---- peer.c ---------------------------------------------------------------------- */
 
-/* The one with this address, made if there is none. -EINVAL: no address; -ENOSPC: [peer] max. */
+/* The one with this address, made if there is none. -EINVAL: no address; -ENOSPC: [peer] max; -ENOMEM. */
 int mcd_peer_get(struct mcd_cluster *c, const char *address, struct mcd_peer **out);
 /* Connects, unless it is connected or was tried a moment ago. */
 void mcd_peer_want(struct mcd_peer *p);
-/* An authenticated wire of an agent that called us and has said Hello. The wire is the peer's. */
-void mcd_peer_welcome(struct mcd_cluster *c, struct mcd_wire *w, const uint8_t *hello, size_t size);
+struct mcd_turned_down {
+    uint32_t status; /* enum mcs_status */
+    bool crossed;    /* our own call to it stays */
+    char text[400];
+};
+/* An authenticated wire of an agent that called us and has said Hello. True: the wire is the peer's; false: it
+ * remains the caller's, who says Bye with *why. */
+bool mcd_peer_welcome(struct mcd_cluster *c, struct mcd_wire *w, const uint8_t *hello, size_t size,
+                      struct mcd_turned_down *why);
+/* The attempt, or the connection, has ended like this. */
+void mcd_peer_failed(struct mcd_peer *p, uint32_t status, const char *text);
 /* The wire's events, once a peer has it. */
 extern const struct mcd_wire_events mcd_peer_events;
+/* What a Hello says of us. */
+int mcd_hello_send(struct mcd_cluster *c, struct mcd_wire *w);
+/* The clock or an engine: upkeep of connections, descriptions, endings. */
+void mcd_peers_poll(struct mcd_cluster *c);
+void mcd_peers_destroy(struct mcd_cluster *c);
+/* A local interface or address went or came. */
+void mcd_peers_net_change(struct mcd_cluster *c, const struct mcd_local_rail *rail);
+const char *mcd_peer_state_word(enum mcd_peer_state s);
+/* After something was sent. */
+void mcd_peer_rewatch(struct mcd_peer *p);
+
+/* ---- peer_call.c ------------------------------------------------------------------ */
+
 /* 0, or -ENOTCONN, -ENOBUFS. done() comes later in any case where 0 was returned. */
 int mcd_peer_call(struct mcd_peer *p, struct mcd_call *call, uint16_t type,
                   const ProtobufCMessage *m, uint64_t limit_ms);
@@ -115,14 +140,15 @@ int mcd_peer_send(struct mcd_peer *p, uint16_t type, const ProtobufCMessage *m);
 /* The answer to a request. */
 void mcd_peer_answer(struct mcd_peer *p, const struct mcd_wire_header *h, uint32_t status,
                      const ProtobufCMessage *m);
-/* What a Hello says of us. */
-int mcd_hello_send(struct mcd_cluster *c, struct mcd_wire *w);
-/* The clock or an engine: upkeep of connections, descriptions, endings. */
-void mcd_peers_poll(struct mcd_cluster *c);
-void mcd_peers_destroy(struct mcd_cluster *c);
-/* A local interface or address went or came. */
-void mcd_peers_net_change(struct mcd_cluster *c, const struct mcd_local_rail *rail);
-const char *mcd_peer_state_word(enum mcd_peer_state s);
+/* All that are under way end so. */
+void mcd_peer_fail_calls(struct mcd_peer *p, uint32_t status);
+void mcd_peer_late_calls(struct mcd_peer *p, uint64_t now);
+void mcd_peer_on_reply(struct mcd_peer *p, const struct mcd_wire_header *h, const uint8_t *payload,
+                       size_t size);
+/* Asks, when it was silent for long, whether it lives; one that does not is given up. */
+void mcd_peer_ping(struct mcd_peer *p, uint64_t now);
+/* A peer's words, cut to fit, for logs and clients: what is not printable becomes '?'. */
+void mcd_peer_text(char *out, size_t size, const char *theirs);
 
 /* ---- export.c: what peers open here ----------------------------------------------- */
 
@@ -135,12 +161,18 @@ void mcd_export_on_rails(struct mcd_peer *p, const struct mcd_wire_header *h, co
                          size_t size);
 /* Tells the peer what changed since it was told last. */
 void mcd_exports_tell(struct mcd_peer *p);
+/* Ends of routes that are over. */
+void mcd_exports_poll(struct mcd_peer *p);
 /* Its data connections are ended and its exports given back. True once that is over: ask again. */
 bool mcd_exports_drop(struct mcd_peer *p);
 
 /* ---- way.c: routes to a peer and the connections of their rails ------------------- */
 
+/* 0; -EAGAIN: earlier ones are on their way out, see mcd_ways_leave(); -ENOMEM, -ENOSPC. */
 int mcd_ways_create(struct mcd_peer *p);
+bool mcd_ways_leave(const struct mcd_peer *p);
+/* The peer's rails may be others now. */
+void mcd_ways_pair(struct mcd_peer *p);
 /* Opens what is missing. */
 void mcd_ways_poll(struct mcd_peer *p, uint64_t now);
 /* Everything ends with this from now on; OK: nothing does. */

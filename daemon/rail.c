@@ -55,10 +55,19 @@ void mcd_rail_lost(struct mcd_rail *r, uint64_t now)
 {
     if (r->conns != 0)
         r->conns--;
+    if (r->dying != 0)
+        r->dying--;
     r->room = UINT32_MAX;
-    if (r->conns != 0 || r->state == MCD_RAIL_DOWN)
+    if (r->conns > r->dying || r->state == MCD_RAIL_DOWN)
         return;
     enter(r, MCD_RAIL_DOWN, r->state == MCD_RAIL_SUSPECT ? r->reason : MCD_RAIL_LOST, now);
+}
+
+void mcd_rail_given_up(struct mcd_rail *r, uint64_t now)
+{
+    r->dying = r->conns;
+    if (mcd_rail_works(r))
+        enter(r, MCD_RAIL_DOWN, MCD_RAIL_LOST, now);
 }
 
 bool mcd_rail_tell(struct mcd_rail *r, bool usable, enum mcd_rail_reason reason, uint64_t now)
@@ -69,7 +78,7 @@ bool mcd_rail_tell(struct mcd_rail *r, bool usable, enum mcd_rail_reason reason,
             enter(r, MCD_RAIL_DOWN, reason, now);
         return r->conns != 0;
     }
-    if (r->state == MCD_RAIL_DOWN && r->conns != 0)
+    if (r->state == MCD_RAIL_DOWN && r->conns > r->dying)
         enter(r, MCD_RAIL_PROBATION, r->reason, now);
     return false;
 }
@@ -95,7 +104,7 @@ bool mcd_rail_damaged(struct mcd_rail *r)
 
 void mcd_rail_tick(struct mcd_rail *r, bool alone, uint64_t now)
 {
-    if (r->state == MCD_RAIL_SUSPECT && r->conns != 0 && (alone || now >= r->rest_until))
+    if (r->state == MCD_RAIL_SUSPECT && r->conns > r->dying && (alone || now >= r->rest_until))
         enter(r, MCD_RAIL_PROBATION, r->reason, now);
 }
 

@@ -57,6 +57,7 @@ struct mcd_rail {
     unsigned rank; /* topology, 0 is nearest */
     bool usable;   /* interface and address are there */
     uint32_t conns;
+    uint32_t dying;   /* of them, given up and not yet gone */
     uint32_t changes; /* of the state */
     /* limits */
     uint64_t slice_max, window_max; /* bytes */
@@ -88,6 +89,8 @@ void mcd_rail_init(struct mcd_rail *r, unsigned rank, uint64_t slice_max, uint64
 void mcd_rail_connected(struct mcd_rail *r, uint64_t now);
 /* One less. */
 void mcd_rail_lost(struct mcd_rail *r, uint64_t now);
+/* All that it has are given up. */
+void mcd_rail_given_up(struct mcd_rail *r, uint64_t now);
 /* The interface or address is there or not. True: its connections are to be given up. */
 bool mcd_rail_tell(struct mcd_rail *r, bool usable, enum mcd_rail_reason reason, uint64_t now);
 /* Distrusted from now on; its connections are to be given up. */

@@ -316,6 +316,7 @@ void mcd_remote_park(struct mcd_engine *g, struct mcd_task *t, struct mcd_segmen
     mcs_store_relaxed(&r->tasks, r->tasks + 1);
     mcd_age_add(q, t);
     mcd_wheel_set(g->wheel, &t->timer, t->deadline);
+    mcd_route_dirty(g->net, r); /* active from now on: it may be without any rail */
     enter(g, t);
 }
 
@@ -574,7 +575,7 @@ void mcd_remote_posting(struct mcd_engine *g, struct mcd_slice *s)
 {
     struct mcd_task *t = s->task;
 
-    s->out = s->sent = true;
+    s->out = true;
     s->asked = false;
     if (t->started != 0)
         return;
@@ -697,6 +698,7 @@ void mcd_remote_back(struct mcd_engine *g, struct mcd_slice *s)
     mcd_rail_returned(&rr->rail, s->s.length, g->net->now);
     switch (s->s.status) {
     case MCS_RAIL:
+        s->failed = true;
         mcs_store_relaxed(&rr->failed, rr->failed + 1);
         lost(g, t, s);
         return;
@@ -704,6 +706,7 @@ void mcd_remote_back(struct mcd_engine *g, struct mcd_slice *s)
         canceled(g, t, s);
         return;
     case MCS_CHECKSUM:
+        s->failed = true;
         mcs_store_relaxed(&rr->failed, rr->failed + 1);
         s->damaged_on = (uint8_t)(s->rail + 1);
         s->s.settled = true; /* answered */

@@ -34,14 +34,16 @@ struct mcd_remote {
     struct mcd_remote *next; /* of the peer */
     uint32_t asked;          /* the `wanted` that the description under way answers */
     uint64_t version;        /* of the description */
-    bool describing, again;
-    uint32_t opens;  /* of ours at the peer: what Close gives back */
-    uint64_t tenant; /* that opened it first */
+    bool describing;         /* `call` is under way */
+    bool again;              /* the description is out of date, or could not be had */
+    uint32_t opens;          /* of ours at the peer: what Close gives back */
+    uint64_t tenant;         /* that opened it first */
     char name[MCS_NAME_MAX];
     struct mcd_call *call; /* under way: DESCRIBE, or OPEN after a peer forgot us */
     struct mcd_snapshot *building;
     uint64_t building_version;
-    bool described; /* once at least */
+    uint32_t building_total; /* buffers that `building` has room for */
+    bool described;          /* once at least */
 };
 
 #define MCD_EXPORTS_MAX 4096u

@@ -135,6 +135,8 @@ static uint32_t status_of(int res)
     }
 }
 
+static bool look_again(struct mcd_opening *o);
+
 static void looked_up(void *context, const struct mcm_result *result)
 {
     struct mcd_opening *o = context;
@@ -159,6 +161,8 @@ static void looked_up(void *context, const struct mcm_result *result)
     o->agent_incarnation = result->record->agent_incarnation;
     snprintf(o->rest, sizeof(o->rest), "%s", o->name);
     if (strcmp(result->record->agent, o->cluster->address) == 0) {
+        if (look_again(o)) /* it may have moved since */
+            return;
         snprintf(text, sizeof(text),
                  "segment '%s': its record names this agent, which has no such "
                  "segment any more",
@@ -224,7 +228,10 @@ int mcd_remote_open(struct mcd_cluster *c, const char *name, uint64_t tenant, mc
     snprintf(o->name, sizeof(o->name), "%s", name);
     *out = o;
     mcd_alarm_set(c->agent, &o->timer, mcd_now_ns() + c->agent->config.open_ms * 1000000);
-    o->explicit = mcd_name_split(name, address, &rest);
+    /* without a slash it may as well be a name that the metadata knows */
+    o->explicit = mcd_name_split(name, address, &rest) &&
+                  (strchr(name, '/') != NULL || c->agent->config.meta_backend == MCM_MEMORY ||
+                   c->agent->config.meta_backend == MCM_P2P);
     if (c->agent->config.require_encryption != 0) {
         end(o, MCS_ENCRYPTION,
             "[peer] require_encryption = yes, and rails to other hosts carry plain text: there is "
@@ -253,8 +260,14 @@ static void reach(struct mcd_opening *o, const char *address)
     if (res != 0) {
         snprintf(text, sizeof(text), "segment '%s': %s: %s", o->name, address,
                  res == -EINVAL ? "not an address of the form host:port"
-                                : "there are as many peers as [peer] max allows");
-        end(o, res == -EINVAL ? MCS_INVALID_ARGUMENT : MCS_LIMIT, text);
+                 : res == -ENOMEM
+                     ? "no memory on this host"
+                     : "this agent knows as many others as [peer] max allows: raise it");
+        end(o,
+            res == -EINVAL   ? MCS_INVALID_ARGUMENT
+            : res == -ENOMEM ? MCS_NO_MEMORY
+                             : MCS_LIMIT,
+            text);
         return;
     }
     o->step = REACH;
@@ -274,7 +287,7 @@ static void answered(struct mcd_call *call, uint32_t status, const uint8_t *payl
     struct mcd_opening *o = call->context;
     Mcd__Opened *m = payload == NULL ? NULL : mcd__opened__unpack(NULL, size, payload);
     struct mcd_remote_found found;
-    char text[1024];
+    char text[1024], theirs[600];
     int res = 0;
 
     if (status == MCS_PEER_UNREACHABLE) {
@@ -283,8 +296,9 @@ static void answered(struct mcd_call *call, uint32_t status, const uint8_t *payl
         /* the record was old */
     } else if (status != MCS_OK || m == NULL || m->incarnation == 0 ||
                m->export >= MCD_EXPORTS_MAX) {
+        mcd_peer_text(theirs, sizeof(theirs), m != NULL ? m->error : "");
         snprintf(text, sizeof(text), "segment '%s': %s", o->name,
-                 m != NULL && m->error[0] != '\0' ? m->error : "its agent did not answer sensibly");
+                 theirs[0] != '\0' ? theirs : "its agent did not answer sensibly");
         end(o, status != MCS_OK && status < MCS_STATUS_COUNT ? status : MCS_PROTOCOL, text);
     } else {
         found = (struct mcd_remote_found){.export_index = m->export,
@@ -299,10 +313,18 @@ static void answered(struct mcd_call *call, uint32_t status, const uint8_t *payl
             res = mcd_remote_create(o->peer, o->rest, o->tenant, &found, &o->remote);
         if (res != 0) {
             o->remote = NULL;
-            end(o, MCS_NO_MEMORY, "no memory for a segment of another host");
+            if (res == -ENOSPC)
+                snprintf(text, sizeof(text),
+                         "segment '%s': an engine has routes to %u peers already: close segments "
+                         "of others",
+                         o->name, MCD_ROUTES_MAX);
+            else
+                snprintf(text, sizeof(text), "segment '%s': no memory on this host", o->name);
+            end(o, res == -ENOSPC ? MCS_LIMIT : MCS_NO_MEMORY, text);
         } else {
             mcs_store_relaxed(&o->remote->export_index, found.export_index);
             o->remote->opens++;
+            mcd_remote_revive(o->remote);
             if (o->remote->described)
                 described(o);
         }
@@ -317,6 +339,8 @@ static void ask(struct mcd_opening *o)
 
     if (o->agent_incarnation != 0 && o->agent_incarnation != o->peer->incarnation && look_again(o))
         return;
+    if (mcd_ways_leave(o->peer))
+        return; /* asked again once they are gone */
     m.name = o->rest;
     m.tenant = o->tenant;
     o->call.done = answered;

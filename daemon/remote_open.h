@@ -14,6 +14,8 @@ struct mcd_remote *mcd_remote_find(const struct mcd_peer *p, uint64_t incarnatio
 /* With a segment of one reference, and its first description under way. */
 int mcd_remote_create(struct mcd_peer *p, const char *name, uint64_t tenant,
                       const struct mcd_remote_found *found, struct mcd_remote **out);
+/* Its agent has opened it anew: what was withdrawn in the meantime is there again. */
+void mcd_remote_revive(struct mcd_remote *r);
 /* The first description has come, or never will: for the openings that wait for it. */
 void mcd_openings_described(struct mcd_remote *r, uint32_t status, const char *text);
 

@@ -198,8 +198,10 @@ void mcd_route_abort(struct mcd_engine *g, struct mcd_route *r, unsigned rail, i
 {
     struct mcd_route_rail *rr = &r->rails[rail];
 
-    if (rr->rail.conns != 0)
-        r->o.ops->abort(rr->link, error);
+    if (rr->rail.conns == rr->rail.dying)
+        return;
+    r->o.ops->abort(rr->link, error);
+    mcd_rail_given_up(&rr->rail, g->net->now);
     mcd_route_show(g, r);
 }
 
@@ -226,7 +228,7 @@ static void give_up_waiting(struct mcd_engine *g, struct mcd_route *r)
     }
 }
 
-void mcd_route_tick(struct mcd_engine *g, struct mcd_route *r)
+void mcd_route_tick(struct mcd_engine *g, struct mcd_route *r, bool late)
 {
     bool works = mcd_route_works(r), resting = false;
     uint64_t now = g->net->now;
@@ -237,8 +239,10 @@ void mcd_route_tick(struct mcd_engine *g, struct mcd_route *r)
         mcd_rail_tick(&rr->rail, !works, now);
         works = works || mcd_rail_works(&rr->rail);
         resting = resting || rr->rail.state == MCD_RAIL_SUSPECT;
-        if (rr->rail.conns == 0 || rr->rail.out == 0)
+        if (rr->rail.conns == rr->rail.dying || rr->rail.out == 0)
             continue;
+        if (late)
+            rr->rail.progress_at = now;
         if (mcd_rail_silent(&rr->rail, r->o.ops->progress(rr->link), now)) {
             mcd_rail_suspect(&rr->rail, MCD_RAIL_SILENT, now);
             mcd_route_abort(g, r, i, -ETIMEDOUT);
@@ -279,8 +283,8 @@ void mcd_route_ask_kills(struct mcd_engine *g, struct mcd_route *r)
         for (unsigned k = 0; k < r->nrails && !u->asked; k++) {
             unsigned rail = r->next_killer++ % r->nrails;
 
-            if (r->rails[rail].rail.conns == 0 || !r->rails[rail].rail.usable ||
-                r->o.ops->kill(r->rails[rail].link, u->conn) != 0)
+            if (r->rails[rail].rail.conns == r->rails[rail].rail.dying ||
+                !r->rails[rail].rail.usable || r->o.ops->kill(r->rails[rail].link, u->conn) != 0)
                 continue;
             u->asked = true;
             u->rail = rail;
@@ -396,8 +400,7 @@ bool mcd_route_detach(struct mcd_engine *g, struct mcd_command *c)
         for (struct mcd_lane *l = r->lanes; l != NULL; l = l->route_next)
             mcd_remote_finish_lane(g, l, MCS_STATE_FAILED, MCS_PEER_UNREACHABLE, true);
         for (unsigned i = 0; i < r->nrails; i++)
-            if (r->rails[i].rail.conns != 0)
-                r->o.ops->abort(r->rails[i].link, -ECONNABORTED);
+            mcd_route_abort(g, r, i, -ECONNABORTED);
     }
     mcd_net_reap(g);
     if (r->tasks != 0)

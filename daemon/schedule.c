@@ -156,10 +156,11 @@ static void gather(struct mcd_engine *g, struct mcd_route *r, struct mcd_route_r
 {
     unsigned index = (unsigned)(rr - r->rails);
 
-    if (s->sent && s->rail != index) {
+    if (s->failed && s->rail != index) {
         mcs_store_relaxed(&r->moved_over, r->moved_over + 1);
         mcs_count(&g->counters.moved_over, 1);
     }
+    s->failed = false;
     s->rail = (uint8_t)index;
     s->posted = g->net->now;
     s->s.settled = true;
@@ -221,8 +222,7 @@ bool mcd_schedule(struct mcd_engine *g, struct mcd_route *r)
         s = again->head;
         if (s != NULL) {
             length = s->s.length;
-            rr =
-                mcd_schedule_rail(r, &length, s->sent && s->s.status != MCS_OK ? s->rail : -1, now);
+            rr = mcd_schedule_rail(r, &length, s->failed ? s->rail : -1, now);
             if (rr == NULL)
                 break;
             mcd_slice_list_remove(again, s);

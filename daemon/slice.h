@@ -27,9 +27,9 @@ struct mcd_slice {
     uint8_t rail;       /* last */
     uint8_t damaged_on; /* rail + 1 */
     uint8_t damages;
-    bool out;   /* the transport has it */
-    bool sent;  /* it was out before */
-    bool asked; /* to come back early */
+    bool out;    /* the transport has it */
+    bool failed; /* on its last rail */
+    bool asked;  /* to come back early */
 };
 
 /* FIFO of slices to be sent again. */

@@ -10,6 +10,7 @@
 #include "cluster.h"
 
 #define TOKEN_NS UINT64_C(10000000000)
+#define TOKENS_OF_ONE (MCD_TOKENS_MAX / 4) /* no peer takes all */
 
 static void expire(struct mcd_cluster *c, uint64_t now)
 {
@@ -33,9 +34,12 @@ int mcd_token_create(struct mcd_cluster *c, struct mcd_peer *p, struct mcd_visit
 {
     uint64_t now = mcd_now_ns();
     struct mcd_token *t;
+    unsigned of_one = 0;
 
     expire(c, now);
-    if (c->ntokens >= MCD_TOKENS_MAX)
+    for (t = c->tokens; t != NULL; t = t->next)
+        of_one += t->peer == p;
+    if (c->ntokens >= MCD_TOKENS_MAX || of_one >= TOKENS_OF_ONE)
         return -ENOSPC;
     t = calloc(1, sizeof(*t));
     if (t == NULL)
@@ -70,14 +74,14 @@ struct mcd_token *mcd_token_take(struct mcd_cluster *c, const uint8_t bytes[MCT_
     return t;
 }
 
-void mcd_tokens_revoke(struct mcd_cluster *c, const struct mcd_peer *p)
+void mcd_tokens_revoke(struct mcd_cluster *c, const struct mcd_peer *p, const struct mcd_visitor *v)
 {
     struct mcd_token **link = &c->tokens;
 
     while (*link != NULL) {
         struct mcd_token *t = *link;
 
-        if (t->peer != p) {
+        if (t->peer != p || (v != NULL && t->visitor != v)) {
             link = &t->next;
             continue;
         }

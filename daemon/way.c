@@ -89,15 +89,22 @@ static void setup_free(struct setup *s)
     free(s);
 }
 
+static void wait_longer(struct way_rail *r)
+{
+    uint64_t wait = RETRY_MIN << (r->failures < 5 ? r->failures : 5);
+
+    r->failures++;
+    r->retry_at = mcd_now_ns() + (wait < RETRY_MAX ? wait : RETRY_MAX);
+}
+
 static void setup_failed(struct setup *s, const char *why)
 {
     struct way_rail *r = &s->way->rails[s->rail];
-    uint64_t wait = RETRY_MIN << (r->failures < 5 ? r->failures : 5);
 
-    if (r->failures++ == 0)
+    if (r->failures == 0)
         mcd_log_limited(MCD_LOG_INFO, "peer %s, rail %s - %s: %s", s->way->peer->address,
                         r->local[0] != '\0' ? r->local : "any", r->peer, why);
-    r->retry_at = mcd_now_ns() + (wait < RETRY_MAX ? wait : RETRY_MAX);
+    wait_longer(r);
     setup_free(s);
 }
 
@@ -110,7 +117,8 @@ static void setup_timer(struct mcd_alarm *t)
     } else if (mcs_load_acquire(&s->command.done) == 0) { /* partner: the engine's release */
         mcd_alarm_set(s->way->peer->cluster->agent, t, mcd_now_ns() + MS / 5);
     } else {
-        s->way->rails[s->rail].failures = 0;
+        /* not yet a success: one that is lost at once, again and again, must not keep both hosts busy */
+        wait_longer(&s->way->rails[s->rail]);
         setup_free(s);
     }
 }
@@ -270,6 +278,13 @@ static void pair_rails(struct mcd_way *w)
     }
 }
 
+void mcd_ways_pair(struct mcd_peer *p)
+{
+    for (unsigned i = 0; p->ways != NULL && i < p->cluster->agent->nengines; i++)
+        if (!p->ways[i].leaving)
+            pair_rails(&p->ways[i]);
+}
+
 /* ---- tokens ------------------------------------------------------------------------ */
 
 static void got_tokens(struct mcd_call *call, uint32_t status, const uint8_t *payload, size_t size)
@@ -278,13 +293,16 @@ static void got_tokens(struct mcd_call *call, uint32_t status, const uint8_t *pa
     Mcd__Tokens *m = payload == NULL ? NULL : mcd__tokens__unpack(NULL, size, payload);
     uint64_t now = mcd_now_ns();
     size_t used = 0;
+    char text[256];
 
     if (status == MCS_ENCRYPTION)
         mcd_ways_verdict(w->peer, MCS_ENCRYPTION);
     if (status != MCS_OK || m == NULL) {
-        if (m != NULL && m->error[0] != '\0')
+        if (m != NULL && m->error[0] != '\0') {
+            mcd_peer_text(text, sizeof(text), m->error);
             mcd_log_limited(MCD_LOG_WARNING, "peer %s gives no data connections: %s",
-                            w->peer->address, m->error);
+                            w->peer->address, text);
+        }
         for (unsigned i = 0; i < w->nrails; i++)
             w->rails[i].retry_at = now + RETRY_MAX;
     } else {
@@ -292,6 +310,9 @@ static void got_tokens(struct mcd_call *call, uint32_t status, const uint8_t *pa
             for (; w->asked[i] != 0 && used < m->n_token; w->asked[i]--, used++)
                 if (m->token[used].len == MCT_TCP_TOKEN && !w->leaving)
                     setup_begin(w, i, &m->token[used]);
+        for (unsigned i = 0; i < w->nrails; i++)
+            if (w->asked[i] != 0) /* fewer came than were asked for: not again at once */
+                w->rails[i].retry_at = now + RETRY_MAX;
     }
     memset(w->asked, 0, sizeof(w->asked));
     if (m != NULL)
@@ -308,9 +329,11 @@ static void ask(struct mcd_way *w, uint64_t now)
         return;
     mcd_route_get_report(w->route, &report);
     for (unsigned i = 0; i < w->nrails; i++) {
-        const struct way_rail *r = &w->rails[i];
+        struct way_rail *r = &w->rails[i];
         uint64_t there = report.rail[i].conns + r->opening;
 
+        if (report.rail[i].conns >= config->tcp_connections && now > r->retry_at + RETRY_MAX)
+            r->failures = 0; /* they have lasted */
         if (r->unusable || now < r->retry_at || there >= config->tcp_connections)
             continue;
         w->asked[i] = (unsigned)(config->tcp_connections - there);
@@ -398,13 +421,22 @@ struct mcd_route *mcd_way_route(const struct mcd_peer *p, unsigned engine)
     return p->ways[engine].route;
 }
 
+bool mcd_ways_leave(const struct mcd_peer *p)
+{
+    bool leaving = false;
+
+    for (unsigned i = 0; p->ways != NULL && i < p->cluster->agent->nengines; i++)
+        leaving |= p->ways[i].leaving;
+    return leaving;
+}
+
 int mcd_ways_create(struct mcd_peer *p)
 {
     struct mcd_agent *a = p->cluster->agent;
     int res = 0;
 
     if (p->ways != NULL)
-        return p->ways[0].leaving ? -EAGAIN : 0;
+        return mcd_ways_leave(p) ? -EAGAIN : 0;
     p->ways = calloc(a->nengines, sizeof(*p->ways));
     if (p->ways == NULL)
         return -ENOMEM;
@@ -442,6 +474,9 @@ int mcd_ways_create(struct mcd_peer *p)
 
 void mcd_ways_poll(struct mcd_peer *p, uint64_t now)
 {
+    /* once begun it goes on, also when the peer is wanted again: new ones can be made only then */
+    if (mcd_ways_leave(p) && mcd_ways_drop(p) && p->state == MCD_PEER_UP)
+        mcd_openings_peer_up(p);
     for (unsigned i = 0; p->ways != NULL && i < p->cluster->agent->nengines; i++) {
         struct mcd_way *w = &p->ways[i];
 

@@ -70,7 +70,8 @@ MCSHM_API mcshm_status mcshm_ping(mcshm *c, const char *address, uint32_t timeou
 
     if (status != MCSHM_OK)
         return status;
-    if (address == NULL || out == NULL || strlen(address) >= sizeof(m.b.ping.address))
+    if (address == NULL || address[0] == '\0' || out == NULL ||
+        strlen(address) >= sizeof(m.b.ping.address))
         return mcl_fail(MCSHM_INVALID_ARGUMENT,
                         "mcshm_ping: want an address of 1 to %zu bytes and room for the answer",
                         sizeof(m.b.ping.address) - 1);

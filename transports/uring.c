@@ -29,6 +29,7 @@ struct mct_uring {
     uint32_t features;
     unsigned inflight;
     uint64_t enters;
+    struct mct_io *canceled; /* to be cancelled until they have ended; see mct_uring_cancel() */
     /* What found no place in the submission queue, in order: before the ring is enabled, or while
      * the kernel is short of memory. */
     struct io_uring_sqe *backlog;
@@ -254,6 +255,8 @@ static struct io_uring_sqe *next_sqe(struct mct_uring *u)
 static void finish(struct mct_uring *u, struct io_uring_sqe *sqe, struct mct_io *io)
 {
     sqe->user_data = (uint64_t)(uintptr_t)io;
+    io->busy = true;
+    io->canceled = false;
     u->inflight++;
 }
 
@@ -286,8 +289,10 @@ void mct_uring_sendmsg_zc(struct mct_uring *u, struct mct_io *io, int fd, const 
     finish(u, sqe, io);
 }
 
-/* Queues are in order: a cancel reaches the kernel before anything that uses the same mct_io anew. */
-void mct_uring_cancel(struct mct_uring *u, struct mct_io *io)
+/* The kernel does not find an operation that it is just about to try once more, and then lets it wait.
+ * So a cancel is repeated in every turn until the operation has ended. Queues are in order: it
+ * reaches the kernel before anything that uses the same mct_io anew. */
+static void queue_cancel(struct mct_uring *u, struct mct_io *io)
 {
     struct io_uring_sqe *sqe = next_sqe(u);
 
@@ -295,11 +300,32 @@ void mct_uring_cancel(struct mct_uring *u, struct mct_io *io)
     sqe->user_data = 0;
 }
 
+void mct_uring_cancel(struct mct_uring *u, struct mct_io *io)
+{
+    if (!io->busy || io->canceled)
+        return;
+    io->canceled = true;
+    io->next = u->canceled;
+    u->canceled = io;
+}
+
+static void forget_cancel(struct mct_uring *u, const struct mct_io *io)
+{
+    struct mct_io **p = &u->canceled;
+
+    while (*p != NULL && *p != io)
+        p = &(*p)->next;
+    if (*p != NULL)
+        *p = io->next;
+}
+
 /* Submits and lets the kernel do what it has deferred, in one system call, when there is any. */
 static void enter(struct mct_uring *u)
 {
     if (!u->enabled)
         return;
+    for (struct mct_io *io = u->canceled; io != NULL; io = io->next)
+        queue_cancel(u, io);
     (void)drain_backlog(u);
     if (io_uring_sq_ready(&u->ring) != 0) {
         count_enter(u);
@@ -344,6 +370,9 @@ static unsigned reap(struct mct_uring *u)
             continue; /* a cancel */
         if ((flags & MCT_IO_MORE) == 0)
             u->inflight--;
+        if (io->canceled && io->busy)
+            forget_cancel(u, io);
+        io->busy = false; /* of a zero-copy send only the notification is to come */
         io->done(io, res, flags);
         n++;
     }
@@ -371,7 +400,7 @@ bool mct_uring_arm(struct mct_uring *u)
         (void)io_uring_submit_and_get_events(&u->ring);
     else
         (void)io_uring_get_events(&u->ring);
-    return io_uring_cq_ready(&u->ring) == 0;
+    return io_uring_cq_ready(&u->ring) == 0 && u->canceled == NULL;
 }
 
 void mct_uring_wait(struct mct_uring *u, int timeout_ms)

@@ -24,6 +24,9 @@ struct mct_io {
      * first call has MCT_IO_MORE: the second one (MCT_IO_NOTIF) says that the memory is no longer
      * read. */
     void (*done)(struct mct_io *io, int res, uint32_t flags);
+    /* the uring's; zero at first */
+    struct mct_io *next;
+    bool busy, canceled;
 };
 
 #define MCT_IO_MORE 0x2u  /* done() will be called again */
@@ -55,8 +58,8 @@ void mct_uring_sendmsg(struct mct_uring *u, struct mct_io *io, int fd, const str
                        int flags);
 void mct_uring_sendmsg_zc(struct mct_uring *u, struct mct_io *io, int fd, const struct msghdr *msg,
                           int flags);
-/* Cancels an operation; its own done() says how it ended: -ECANCELED, or what it had come to. One
- * that has ended already is no mistake. */
+/* Cancels an operation that is under way; its own done() says soon how it ended: -ECANCELED, or what
+ * it had come to. Of no effect on one that is not under way. */
 void mct_uring_cancel(struct mct_uring *u, struct mct_io *io);
 
 /* Submits what is queued and calls done() of what completed. Returns the number of completions. No

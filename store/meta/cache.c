@@ -145,25 +145,41 @@ void mcm_cache_list_begin(struct mcm_cache *c)
     c->list++;
 }
 
-void mcm_cache_list_end(struct mcm_cache *c, struct mcm_stamp stamp,
-                        void (*gone)(void *context, const char *name), void *context)
+/* Drops entries of up to `stamp`: those a listing did not name, or those of revision `from` on. */
+static void purge(struct mcm_cache *c, bool unlisted, uint64_t from, struct mcm_stamp stamp,
+                  void (*gone)(void *context, const char *name), void *context)
 {
     for (size_t i = 0; i < c->buckets_n; i++) {
         struct mcm_cached **p = &c->buckets[i];
 
         while (*p) {
             char name[MCM_NAME_MAX];
-            bool used = (*p)->used;
+            struct mcm_cached *e = *p;
+            bool used = e->used;
+            bool stays = unlisted ? e->list == c->list
+                                  : e->stamp.epoch != stamp.epoch || e->stamp.revision < from;
 
-            /* a lookup may have brought something newer than the listing */
-            if ((*p)->list == c->list || older(stamp, (*p)->stamp)) {
-                p = &(*p)->next;
+            /* a lookup may have brought something newer */
+            if (stays || older(stamp, e->stamp)) {
+                p = &e->next;
                 continue;
             }
-            strcpy(name, (*p)->record.name);
+            strcpy(name, e->record.name);
             discard(c, p);
             if (used)
                 gone(context, name);
         }
     }
+}
+
+void mcm_cache_list_end(struct mcm_cache *c, struct mcm_stamp stamp,
+                        void (*gone)(void *context, const char *name), void *context)
+{
+    purge(c, true, 0, stamp, gone, context);
+}
+
+void mcm_cache_sweep(struct mcm_cache *c, uint64_t from, struct mcm_stamp stamp,
+                     void (*gone)(void *context, const char *name), void *context)
+{
+    purge(c, false, from, stamp, gone, context);
 }

@@ -51,5 +51,8 @@ bool mcm_cache_drop(struct mcm_cache *c, const char *name, struct mcm_stamp stam
 void mcm_cache_list_begin(struct mcm_cache *c);
 void mcm_cache_list_end(struct mcm_cache *c, struct mcm_stamp stamp,
                         void (*gone)(void *context, const char *name), void *context);
+/* What was found at revision `from` or later, up to `stamp`, is gone by then. */
+void mcm_cache_sweep(struct mcm_cache *c, uint64_t from, struct mcm_stamp stamp,
+                     void (*gone)(void *context, const char *name), void *context);
 
 #endif

@@ -481,6 +481,20 @@ static void doubt(struct mcm_service *s)
     }
 }
 
+/* The keys at `revision` are those the mirror has, and none is of `next` or later. What came and
+ * went in between is gone: a lookup may have found it, and its end would be told to nobody. */
+static void skip_to(struct mcm_service *s, uint64_t revision)
+{
+    struct mcm_watch *w = &mcm_etcd_of(s)->watch;
+
+    mcm_tell_sweep(s, w->next, (struct mcm_stamp){.epoch = s->epoch, .revision = revision});
+    for (struct mcm_kept *k = s->kept; k; k = k->next)
+        if (k->claim && k->present && k->revision >= w->next && k->revision <= revision)
+            mcm_keep_missing(s, k);
+    w->next = revision + 1;
+    w->doubts = 0;
+}
+
 static void audited(struct mcm_service *s, struct mcm_call *c)
 {
     struct mcm_watch *w = &mcm_etcd_of(s)->watch;
@@ -499,7 +513,7 @@ static void audited(struct mcm_service *s, struct mcm_call *c)
     else if (!whole)
         audit(s, mcm_now(), true);
     else if (count == w->keys && !cJSON_GetArraySize(mcm_json_array(c->json, "kvs", &bad)))
-        w->next = revision + 1, w->doubts = 0; /* what changed was not under the prefix */
+        skip_to(s, revision);
     else
         doubt(s);
 }

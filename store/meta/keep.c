@@ -164,11 +164,13 @@ void mcm_keep_stray(struct mcm_service *s, const char *key, const struct mcm_rec
     due(s, k, 0);
 }
 
-/* Registration did not come about, for good: what may have got there has to go. */
+/* It did not come about, for good. What may have got there of a claim has to go; a plain key may
+ * hold what another wrote, and stays. */
 static void give_up(struct mcm_service *s, struct mcm_kept *k, int res, const char *text)
 {
     answer(s, &k->put, res, text);
     k->wanted = false;
+    k->maybe = k->maybe && k->claim;
     k->failures = 0;
     due(s, k, 0);
 }
@@ -276,8 +278,7 @@ static void not_kept(struct mcm_service *s, struct mcm_kept *k, int res,
             k->put->has_record = true;
             k->put->found = *holder;
         }
-        /* it stands there or never came: only a lost answer leaves doubt */
-        if (res == -EEXIST)
+        if (res == -EEXIST) /* what is there is another's */
             k->maybe = false;
         give_up(s, k, res, text);
         return;

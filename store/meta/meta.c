@@ -418,6 +418,9 @@ static void heed(struct mcm *m, struct mcm_news *n)
     case MCM_NEWS_LIST_END:
         mcm_cache_list_end(&m->cache, n->stamp, tell_changed, m);
         break;
+    case MCM_NEWS_SWEEP:
+        mcm_cache_sweep(&m->cache, n->from, n->stamp, tell_changed, m);
+        break;
     case MCM_NEWS_STATE:
         m->in_step = n->in_step;
         m->down = n->down;

@@ -106,7 +106,8 @@ bool mcm_good_name(const char *name);
 /*
  * Registers record->name if no living other owner has it: create-if-absent; a record of a dead incarnation (lease gone,
  * or of an earlier life of an agent at this very address) is taken over by compare-and-swap. Kept
- * registered (again after a lost lease or an emptied service) until mcm_unregister().
+ * registered (again after a lost lease or an emptied service) until mcm_unregister(). When res is
+ * not 0 it is not kept, and what may have got there all the same is removed in the background.
  * p2p and memory: always this agent's to decide; 0.
  */
 void mcm_register(struct mcm *m, const struct mcm_record *record, mcm_done done, void *context);
@@ -122,7 +123,8 @@ void mcm_lookup(struct mcm *m, const char *name, bool fresh, mcm_done done, void
 /*
  * Raw keys of the service, for Mooncake's own records; memory and p2p: -ENOTSUP. No prefix is
  * added. What was put is kept: with etcd it stands under this agent's lease and is put again after
- * a lost one; it goes by mcm_delete() or at mcm_destroy(). http: -EEXIST where the server refuses
+ * a lost one; it goes by mcm_delete() or at mcm_destroy(). A put that failed is not kept, yet may
+ * have been done. http: -EEXIST where the server refuses
  * to replace a key (Mooncake's do, for rpc_meta).
  */
 void mcm_get(struct mcm *m, const char *key, mcm_done done, void *context);

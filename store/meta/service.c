@@ -166,6 +166,22 @@ void mcm_tell(struct mcm_service *s, enum mcm_news_kind kind, const struct mcm_r
     post_news(s, n);
 }
 
+void mcm_tell_sweep(struct mcm_service *s, uint64_t from, struct mcm_stamp stamp)
+{
+    struct mcm_news *n = calloc(1, sizeof(*n));
+
+    if (!n) { /* listing everything tells it as well */
+        pthread_mutex_lock(&s->lock);
+        s->overflow = true;
+        pthread_mutex_unlock(&s->lock);
+        return;
+    }
+    n->kind = MCM_NEWS_SWEEP;
+    n->from = from;
+    n->stamp = stamp;
+    post_news(s, n);
+}
+
 void mcm_failure(struct mcm_service *s, const char *text)
 {
     s->now.failures++;

@@ -58,11 +58,13 @@ struct mcm_news {
         MCM_NEWS_GONE,       /* record.name */
         MCM_NEWS_LIST_BEGIN, /* what comes until LIST_END is all there is */
         MCM_NEWS_LIST_END,
+        MCM_NEWS_SWEEP, /* no record is of `from` or later, as of `stamp` */
         MCM_NEWS_STATE, /* in_step, down */
     } kind;
     struct mcm_request *request;
     struct mcm_record record;
     struct mcm_stamp stamp;
+    uint64_t from;
     bool in_step, down;
 };
 
@@ -167,6 +169,8 @@ void mcm_answer(struct mcm_service *s, struct mcm_request *r, int res, const cha
 /* Takes a record (or, with NULL, only a name) to the front. */
 void mcm_tell(struct mcm_service *s, enum mcm_news_kind kind, const struct mcm_record *record,
               const char *name, struct mcm_stamp stamp);
+/* SWEEP. */
+void mcm_tell_sweep(struct mcm_service *s, uint64_t from, struct mcm_stamp stamp);
 /* Whether the front is behind, so that listing should wait. */
 bool mcm_congested(struct mcm_service *s);
 /* Once after records were left out. */

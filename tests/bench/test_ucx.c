@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/child.c"
+#include "bench/netns.c"
 #include "bench/ucx.c"
 
 #include <criterion/criterion.h>

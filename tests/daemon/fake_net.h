@@ -27,6 +27,7 @@ struct fake_item {
     uint64_t conn;
     uint64_t begins, ends, answer; /* ns: of sending, of the answer's arrival */
     bool canceled;
+    unsigned asked; /* turns ago */
     /* of the leftover */
     uint64_t address, length;
     uint8_t *bytes;
@@ -70,6 +71,8 @@ static struct {
     uint64_t random;
     unsigned slices; /* with the transport */
     unsigned killed, leftovers_landed;
+    unsigned cancel_turns; /* that it takes to give a slice back */
+    bool stubborn;         /* gives nothing back that is canceled */
     bool haunt; /* what is left of lost connections lands at any time, until it is killed */
     uint64_t last_length; /* of the slice that was posted last */
 } fake;
@@ -351,7 +354,7 @@ static bool fake_item_turn(struct mct_link *l, struct fake_item *i)
 {
     struct mct_slice *s = i->slice;
 
-    if (s != NULL && i->canceled) {
+    if (s != NULL && i->canceled && !fake.stubborn && i->asked++ >= fake.cancel_turns) {
         bool open = i->begins <= fake.now && s->op != MCT_READ;
 
         if (open)

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "daemon/agent.h"
+#include "daemon/cluster.h"
 #include "daemon/dial.h"
 
 static inline struct mcd_agent *loop_init(void)
@@ -55,6 +56,8 @@ static inline void loop_once(struct mcd_agent *a, int wait_ms)
         case MCD_SOURCE_EVENT:
             cr_assert_eq(read(a->event_fd, &v, sizeof(v)), (ssize_t)sizeof(v));
             mcd_resolvers_reap(a);
+            if (a->cluster != NULL)
+                mcd_cluster_poll(a);
             break;
         }
     }

@@ -446,6 +446,9 @@ Test(mooncake_start, ports)
     snprintf(w.a.config.mooncake_metadata, sizeof(w.a.config.mooncake_metadata), "redis://x:1");
     cr_assert_eq(mcd_mooncake_create(&w.a, &second, error, sizeof(error)), -EINVAL);
     cr_assert_not_null(strstr(error, "P2PHANDSHAKE"), "%s", error);
+    w.a.config.require_encryption = 1;
+    cr_assert_eq(mcd_mooncake_create(&w.a, &second, error, sizeof(error)), -EINVAL);
+    cr_assert_not_null(strstr(error, "require_encryption"), "%s", error);
     world_fini(&w);
 
     /* data on the next port; on any when that is taken */

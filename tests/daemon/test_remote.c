@@ -386,6 +386,10 @@ Test(remote, without_a_rail_tasks_wait_for_down_ns_and_no_longer)
     expect_end(&x, &late, MCS_STATE_TIMEOUT, MCS_PEER_UNREACHABLE);
     expect_end(&x, &d, MCS_STATE_FAILED, MCS_PEER_UNREACHABLE);
     cr_assert(far_settled(x.f.client.slot_table[0]));
+    /* nor does anybody describe the segment afresh */
+    d = far_desc(&x, MCS_OP_WRITE, 0, 0, FAKE_SIZE, 64);
+    fix_push(&x.f, &d);
+    expect_end(&x, &d, MCS_STATE_FAILED, MCS_PEER_UNREACHABLE);
     /* an interface that is down is no rail either, even with a connection */
     far_adopt(&x, x.route, 0);
     fix_call(x.f.engine, mcd_route_tell,
@@ -498,6 +502,55 @@ Test(remote, cancel_at_every_stage)
     cancel.generation = d.generation;
     fix_push(&x.f, &cancel);
     expect_end(&x, &d, MCS_STATE_CANCELED, MCS_CANCELED);
+    far_fini(&x);
+}
+
+/* A canceled task gives the kill of its lost connection a moment, and can then say that all is quiet. */
+Test(remote, an_ending_task_waits_for_a_kill_that_comes_soon)
+{
+    struct far x;
+    struct mcs_desc d, cancel = {.op = MCS_OP_CANCEL};
+    struct mcs_slot s;
+
+    far_init(&x, 2);
+    fake.step = 10;
+    for (unsigned i = 0; i < 2; i++)
+        far_link(&x, i)->rate = 0.000001;
+    d = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, 64);
+    fix_push(&x.f, &d);
+    far_until_out(&x, 1);
+    cancel.slot = d.slot;
+    cancel.generation = d.generation;
+    fix_push(&x.f, &cancel);
+    far_turns(&x, 3);
+    cr_assert(!far_ended(&x, &d));
+    for (unsigned i = 0; i < 2; i++)
+        if (far_link(&x, i)->out != 0)
+            fake_lose(far_link(&x, i), far_link(&x, i)->conns[0], -EPIPE);
+    s = fix_end(&x.f, &d);
+    cr_assert_eq(fix_state(s), MCS_STATE_CANCELED);
+    cr_assert(far_settled(s));
+    cr_assert_eq(fake.killed, 1u);
+    far_fini(&x);
+}
+
+/* A transport that does not give back what it was asked for loses its connections. */
+Test(remote, what_does_not_come_back_is_taken_by_force)
+{
+    struct far x;
+    struct mcs_desc d;
+
+    far_init(&x, 1);
+    fake.step = 1;
+    fake.stubborn = true;
+    far_link(&x, 0)->rate = 0.000001;
+    d = far_desc(&x, MCS_OP_READ, 0, 0, 0, 64);
+    d.deadline_us = 1000;
+    fix_push(&x.f, &d);
+    for (unsigned i = 0; i < 1000000000 && !far_ended(&x, &d); i++)
+        mcd_engine_turn(x.f.engine);
+    expect_end(&x, &d, MCS_STATE_TIMEOUT, MCS_TIMEOUT);
+    cr_assert_eq(x.route->rails[0].lost, 1u);
     far_fini(&x);
 }
 
@@ -645,6 +698,42 @@ Test(remote, what_was_taken_away_is_not_touched_again)
     cr_assert_eq(fake.slices, 0u);
     expect_end(&x, &d, MCS_STATE_FAILED, MCS_REVOKED);
     expect_end(&x, &other, MCS_STATE_FAILED, MCS_REVOKED);
+    far_fini(&x);
+}
+
+/* Work that never ends in memory that stays: quiet for a moment all the same. */
+Test(remote, quiesce_is_over_in_spite_of_new_work)
+{
+    struct far x;
+    struct mcs_desc d[16];
+    struct mcd_quiesce q;
+    struct mcd_command c;
+    unsigned turns = 0;
+    bool busy[16] = {false};
+
+    far_init(&x, 1);
+    fake.cancel_turns = 3;
+    far_link(&x, 0)->latency = 20000;
+    q = (struct mcd_quiesce){.base = x.f.local.map, .length = 4096};
+    for (unsigned round = 0; round < 5; round++) {
+        mcd_engine_call(x.f.engine, &c, mcd_engine_quiesce, &q);
+        for (turns = 0; turns < 10000; turns++) {
+            uint32_t slot = turns % 16;
+
+            if (!busy[slot] || far_ended(&x, &d[slot])) {
+                d[slot] = far_desc(&x, MCS_OP_READ, slot, slot * 64, 0, 64);
+                fix_push(&x.f, &d[slot]);
+                busy[slot] = true;
+            }
+            mcd_engine_turn(x.f.engine);
+            if (mcs_load_acquire(&c.done) != 0) /* partner: finish_command() */
+                break;
+        }
+        cr_assert_lt(turns, 10000u);
+    }
+    for (uint32_t i = 0; i < 16; i++)
+        if (busy[i])
+            expect_completed(&x, &d[i], 64);
     far_fini(&x);
 }
 

@@ -59,12 +59,13 @@ Test(schedule, equal_rails_share_equally, .timeout = 60)
     far_fini(&x);
 }
 
-Test(schedule, a_rail_of_a_tenth_gets_a_tenth, .timeout = 60)
+static void a_tenth(uint64_t window)
 {
     struct far x;
     uint64_t ns, fast, slow;
 
     far_init(&x, 2);
+    x.route->rails[0].rail.window_max = x.route->rails[1].rail.window_max = window;
     fake.step = 5000;
     set(&x, 0, 1, 50000);
     set(&x, 1, 0.1, 50000);
@@ -80,12 +81,19 @@ Test(schedule, a_rail_of_a_tenth_gets_a_tenth, .timeout = 60)
     far_fini(&x);
 }
 
+Test(schedule, a_rail_of_a_tenth_gets_a_tenth, .timeout = 60)
+{
+    a_tenth(8 * MiB); /* the prediction sees to it, */
+    a_tenth(MiB);     /* and where windows are full, the rule beside it */
+}
+
 /* A burst is through about when both rails together could have it through. */
-Test(schedule, a_tail_does_not_wait_for_a_slow_rail, .timeout = 60)
+static void tail(uint64_t window)
 {
     struct far x;
 
     far_init(&x, 2);
+    x.route->rails[0].rail.window_max = x.route->rails[1].rail.window_max = window;
     fake.step = 2000;
     set(&x, 0, 1, 50000);
     set(&x, 1, 0.1, 50000);
@@ -97,6 +105,12 @@ Test(schedule, a_tail_does_not_wait_for_a_slow_rail, .timeout = 60)
                      (double)ns / 1e6);
     }
     far_fini(&x);
+}
+
+Test(schedule, a_tail_does_not_wait_for_a_slow_rail, .timeout = 60)
+{
+    tail(8 * MiB);
+    tail(MiB);
 }
 
 Test(schedule, a_rail_throttled_under_way_loses_its_share, .timeout = 60)

@@ -38,14 +38,15 @@ lib = C.CDLL(os.path.join(ROOT, "build/lib/libmcshm.so.0") if SAN == "thread"
 (OK, INVALID_ARGUMENT, INVALID_HANDLE, BAD_RANGE, ACCESS, NOT_REGISTERED, NO_MEMORY, NO_HUGEPAGES,
  RING_FULL, NO_SLOTS, ARGS_FULL, TOO_MANY_TASKS, NO_BATCHES, BUSY, TIMEOUT, CANCELED, NOT_FOUND,
  EXISTS, VERSION, AGENT_DOWN, PERMISSION, NOT_SUPPORTED, BAD_SHM, REVOKED, OVERLAP, FORKED,
- INBOX_FULL, STRICT, LIMIT, PROTOCOL, MEMORY_FAULT, INTERNAL) = range(32)
+ INBOX_FULL, STRICT, LIMIT, PROTOCOL, MEMORY_FAULT, INTERNAL, PEER_UNREACHABLE, STALE, CHECKSUM, RAIL,
+ METADATA, AUTH, ENCRYPTION, LOCAL_RESOURCE) = range(40)
 WAITING, PENDING, INVALID, S_CANCELED, COMPLETED, S_TIMEOUT, FAILED = range(7)
 READ, WRITE = 1, 2
 A_READ, A_WRITE, A_MAP_READ, A_MAP_WRITE = 1, 2, 4, 8
 RW = A_READ | A_WRITE
 HIGH, NORMAL, BACKGROUND = range(3)
 FENCE, NOTIFY = 1, 2
-PATHS = ["none", "local", "caller", "staged"]
+PATHS = ["none", "local", "caller", "staged", "tcp", "rdma", "cuda", "file", "mooncake"]
 
 
 class Options(C.Structure):
@@ -160,14 +161,14 @@ def equal(got, wanted, what=""):
     check(got == wanted, f"{what}: got {got!r}, wanted {wanted!r}")
 
 
-def await_(condition, what):
-    """Polls until condition() is true; returns what it returned."""
-    end = time.monotonic() + PATIENCE
+def await_(condition, what, seconds=PATIENCE):
+    """Polls until condition() is true; returns what it returned. what: words, or a function that finds them."""
+    end = time.monotonic() + seconds
     while True:
         value = condition()
         if value:
             return value
-        check(time.monotonic() < end, "waited in vain for", what)
+        check(time.monotonic() < end, "waited in vain for", what() if callable(what) else what)
         time.sleep(0.005)
 
 
@@ -385,7 +386,8 @@ class Agent:
             tuple(os.environ.get("AGENT_SETTINGS", "").split())
         self.prefix = more.get("prefix", [])
         self.process = None
-        self.start()
+        if more.get("start", True):
+            self.start()
 
     def command(self, *more):
         words = self.prefix + [os.path.join(B, "bin/mcshmd")]
@@ -394,17 +396,28 @@ class Agent:
         return words + list(more)
 
     def start(self):
-        r, w = os.pipe()
+        self.launch()
+        self.await_ready()
+
+    def launch(self):
+        """Starts it without waiting until it is ready. From a thread that lives as long as the agent."""
+        self.ready, w = os.pipe()
         os.set_inheritable(w, True)
         env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
         env["ASAN_OPTIONS"] = env.get("ASAN_OPTIONS", "").replace(":detect_leaks=0", "")
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(self.command("--ready-fd", str(w)), stdin=subprocess.DEVNULL,
                                             stdout=log, stderr=log, pass_fds=(w,), env=env,
-                                            preexec_fn=die_with_the_test)
+                                            preexec_fn=self.before)
         os.close(w)
-        ready = os.read(r, 1)  # "" when it ended instead
-        os.close(r)
+
+    def before(self):
+        """Runs in the agent's process before mcshmd does."""
+        die_with_the_test()
+
+    def await_ready(self):
+        ready = os.read(self.ready, 1)  # "" when it ended instead
+        os.close(self.ready)
         if ready != b"R":
             self.process.wait()
             raise AssertionError("the agent does not start: " + self.text())

@@ -119,6 +119,26 @@ Test(cache, a_listing_takes_away_what_it_does_not_name)
     mcm_cache_fini(&c);
 }
 
+Test(cache, a_sweep_takes_what_lookups_found_meanwhile)
+{
+    struct mcm_cache c;
+    unsigned gone = 0;
+
+    cr_assert_eq(mcm_cache_init(&c, 10, "me:1", 7), 0);
+    put(&c, "before", 1, 1, 9);
+    put(&c, "within", 1, 1, 10);
+    put(&c, "last", 1, 1, 20);
+    put(&c, "after", 1, 1, 21);
+    put(&c, "other-epoch", 1, 2, 15);
+    mcm_cache_find(&c, "within")->used = true;
+    mcm_cache_sweep(&c, 10, (struct mcm_stamp){1, 20}, count_gone, &gone);
+    cr_assert_eq(gone, 1u);
+    cr_assert_eq(c.count, 3u);
+    cr_assert_eq(incarnation(&c, "within"), 0u);
+    cr_assert_eq(incarnation(&c, "last"), 0u);
+    mcm_cache_fini(&c);
+}
+
 Test(cache, makes_room_among_what_nobody_asked_for)
 {
     struct mcm_cache c;

@@ -3,10 +3,17 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
+#include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "transports/uring.h"
@@ -161,14 +168,40 @@ Test(uring, cancel_ends_what_waits)
     drain(u);
     cr_assert_eq(waits.res, -ECANCELED);
     cr_assert_eq(part.res, 3, "what it had come to is told: %d", part.res);
-    /* what has ended already is no mistake */
-    mct_uring_cancel(u, &waits.io);
+    mct_uring_cancel(u, &waits.io); /* what is over stays as it is */
     cr_assert_eq(mct_uring_turn(u), 0u);
-    cr_assert_eq(waits.calls, 1);
+    cr_assert(mct_uring_arm(u), "and keeps nobody awake");
+    cr_assert_eq(waits.calls + part.calls, 2);
     for (int i = 0; i < 2; i++) {
         close(a[i]);
         close(b[i]);
     }
+    mct_uring_destroy(u);
+}
+
+/* Queued in the same turn, with a part of the bytes there: the kernel is about to try once more. */
+Test(uring, cancel_reaches_what_was_just_submitted)
+{
+    struct mct_uring *u = ready(8);
+    int fds[2];
+
+    pair(fds);
+    for (int i = 0; i < 100; i++) {
+        struct op op = {.io.done = op_done};
+        char buffer[8];
+
+        if (i % 2 == 0)
+            cr_assert_eq(write(fds[1], "123", 3), 3);
+        mct_uring_recv(u, &op.io, fds[0], buffer, 8, MSG_WAITALL);
+        mct_uring_cancel(u, &op.io);
+        for (int turns = 0; op.calls == 0; turns++) {
+            cr_assert_lt(turns, 10, "round %d: it waits for bytes", i);
+            mct_uring_turn(u);
+        }
+        cr_assert(op.res == -ECANCELED || op.res == 3, "%d", op.res);
+    }
+    close(fds[0]);
+    close(fds[1]);
     mct_uring_destroy(u);
 }
 
@@ -289,4 +322,70 @@ Test(uring, no_descriptors_are_an_error_with_a_remedy)
     cr_assert_eq(res, -EMFILE, "%d", res);
     cr_assert_null(u);
     cr_assert_not_null(strstr(error, "LimitNOFILE"), "%s", error);
+}
+
+static void *use_it(void *context)
+{
+    struct mct_uring *u = context;
+    struct op op = {.io.done = op_done};
+    int fds[2];
+
+    pair(fds);
+    if (mct_uring_enable(u) == 0) {
+        mct_uring_recv(u, &op.io, fds[0], op.byte, 1, 0);
+        mct_uring_turn(u);
+        if (write(fds[1], "x", 1) == 1)
+            drain(u);
+    }
+    close(fds[0]);
+    close(fds[1]);
+    return (void *)(uintptr_t)(op.res == 1);
+}
+
+Test(uring, created_by_one_thread_and_used_by_another)
+{
+    struct mct_uring *u = create(8);
+    pthread_t thread;
+    void *res = NULL;
+
+    cr_assert_eq(pthread_create(&thread, NULL, use_it, u), 0);
+    cr_assert_eq(pthread_join(thread, &res), 0);
+    cr_assert_not_null(res);
+    mct_uring_destroy(u);
+}
+
+/* As container runtimes do it. In a process of its own, since it cannot be undone. */
+static void refused_with(int error_number, const char *remedy)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (uint32_t)error_number),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = 4, .filter = filter};
+    int status;
+    pid_t child = fork();
+
+    cr_assert(child >= 0);
+    if (child == 0) {
+        struct mct_uring *u = NULL;
+        char error[256] = "";
+        int res;
+
+        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+            _exit(3);
+        res = mct_uring_create(8, &u, error, sizeof(error));
+        _exit(res == -error_number && u == NULL && strstr(error, remedy) != NULL ? 0 : 1);
+    }
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%d", status);
+}
+
+Test(uring, a_container_that_forbids_it_is_an_error_with_a_remedy)
+{
+    refused_with(EPERM, "io_uring_disabled");
+    refused_with(ENOSYS, "seccomp");
+    refused_with(ENOMEM, "memory limit");
 }

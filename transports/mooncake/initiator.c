@@ -225,7 +225,7 @@ static bool take(struct mct_mooncake_out *o, const uint8_t *p, size_t n)
         } else if (!o->write && o->got < o->length) {
             k = o->length - o->got < n ? (size_t)(o->length - o->got) : n;
             if (o->slice != NULL)
-                memcpy(o->local + o->got, p, k);
+                mct_mooncake_payload(o->local + o->got, p, k);
             o->got += k;
             count(&o->link->t->stats.received_bytes, k);
         } else {

@@ -243,7 +243,7 @@ static bool write_on(struct mct_mooncake_in *c)
         return false;
     }
     if (c->have != 0) {
-        memcpy(pointer, c->staging, n);
+        mct_mooncake_payload(pointer, c->staging, n);
         use_staged(c, n);
         c->done += n;
         count(&c->t->stats.received_bytes, n);

@@ -6,6 +6,11 @@
  *   initiator -> target   mct_tcp_open          READ, WRITE + payload + trailer, NOTIFY + payload +
  *   target -> initiator   mct_tcp_opened        trailer, KILL, PING
  *                                               DATA + payload + trailer, DONE, KILLED, PONG
+ *
+ * Each request (KILL and PING, too) takes the next id, from 1 on, in the order of sending; each is
+ * answered once. READ has no payload; WRITE, NOTIFY and DATA with status OK have one, and then a
+ * trailer. What is cancelled or taken away half-way goes on as zeros, and its trailer says so.
+ * Whatever breaks these rules ends its connection, and nothing else.
  */
 #ifndef MCT_TCP_PROTOCOL_H
 #define MCT_TCP_PROTOCOL_H
