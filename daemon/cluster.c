@@ -168,6 +168,8 @@ static void net_changed(void *context, const struct mcd_net_change *change)
         case MCD_NET_ADDRESS_GONE:
             if (same_address) {
                 r->there = change->event == MCD_NET_ADDRESS_NEW;
+                /* on another interface, or one made anew: whether that is up was said before */
+                c->moved |= r->address.ifindex != change->ifindex;
                 r->address.ifindex = change->ifindex;
             }
             break;
@@ -178,6 +180,27 @@ static void net_changed(void *context, const struct mcd_net_change *change)
     }
 }
 
+/* Is each rail's interface up? For those that are on another one than before. */
+static void look_at_links(struct mcd_cluster *c)
+{
+    static struct mcd_local_address all[LOCALS_MAX]; /* the control thread's */
+    size_t n = 0;
+
+    c->moved = false;
+    if (mcd_local_addresses(all, LOCALS_MAX, &n) != 0)
+        return;
+    for (unsigned i = 0; i < c->nrails; i++) {
+        struct mcd_local_rail *r = &c->rails[i];
+        const struct mcd_local_address *l =
+            find_local(all, n, (const struct sockaddr *)&r->address.address);
+
+        if (l == NULL || l->ifindex != r->address.ifindex)
+            continue;
+        r->address.up = l->up;
+        snprintf(r->address.interface, sizeof(r->address.interface), "%s", l->interface);
+    }
+}
+
 static void netlink_ready(struct mcd_watch *w, uint32_t events)
 {
     struct mcd_cluster *c = w->context;
@@ -185,6 +208,8 @@ static void netlink_ready(struct mcd_watch *w, uint32_t events)
     (void)events;
     if (mcd_netlink_run(c->netlink_fd, net_changed, c) != 0)
         mcd_log_limited(MCD_LOG_WARNING, "the kernel's news about interfaces cannot be read");
+    if (c->moved)
+        look_at_links(c);
     for (unsigned i = 0; i < c->nrails; i++) {
         struct mcd_local_rail *r = &c->rails[i];
         bool usable = r->there && r->address.up;

@@ -61,6 +61,7 @@ struct mcd_cluster {
     int netlink_fd;
     struct mcd_local_rail rails[MCD_RAILS_MAX];
     unsigned nrails;
+    bool moved; /* an address went over to another interface */
     struct mcd_guest *guests;
     unsigned nguests;
     struct mcd_peer *peers;

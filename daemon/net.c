@@ -42,6 +42,7 @@ static void on_done(void *context, struct mct_slice *s)
 
     if (n->closing)
         return;
+    ((struct mcd_slice *)s->owner)->back = true;
     s->next = NULL;
     *n->returned_end = s;
     n->returned_end = &s->next;

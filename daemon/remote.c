@@ -116,7 +116,7 @@ static void call_back(struct mcd_engine *g, struct mcd_task *t)
         if (!s->out) {
             t->unsettled = true;
             drop_again(g, t, s);
-        } else if (!s->asked) {
+        } else if (!s->asked && !s->back) {
             s->asked = true;
             ops_of(t)->cancel(t->lane->route->rails[s->rail].link, &s->s);
         }
@@ -686,7 +686,7 @@ void mcd_remote_back(struct mcd_engine *g, struct mcd_slice *s)
     struct mcd_route_rail *rr = &r->rails[s->rail];
     const struct mcd_segment *seg;
 
-    s->out = false;
+    s->out = s->back = false;
     mcd_route_dirty(g->net, r);
     if (s->s.status == MCS_OK) {
         mcd_rail_answered(&rr->rail, s->s.length, s->posted, g->net->now);

@@ -27,7 +27,8 @@ struct mcd_slice {
     uint8_t rail;       /* last */
     uint8_t damaged_on; /* rail + 1 */
     uint8_t damages;
-    bool out;    /* the transport has it */
+    bool out;    /* the transport has it, */
+    bool back;   /* or has given it back, and that was not looked at yet */
     bool failed; /* on its last rail */
     bool asked;  /* to come back early */
 };

@@ -20,13 +20,15 @@
 #define MS UINT64_C(1000000)
 #define RETRY_MIN (50 * MS)
 #define RETRY_MAX (1000 * MS)
+#define AGAIN_MIN (10 * MS)  /* after a connection that was opened */
 #define RAILS_LIMIT_MS 2000u /* for the answer to RAILS */
 
 struct way_rail {
     char local[72]; /* "": any */
     char peer[MCD_ADDRESS_TEXT_MAX];
-    unsigned opening; /* connections being set up */
-    unsigned failures;
+    unsigned opening;  /* connections being set up */
+    unsigned failures; /* to open one, since the last success */
+    unsigned adopted;  /* opened, since they last lasted */
     uint64_t retry_at; /* ns */
     bool unusable;     /* its local end is gone */
 };
@@ -97,6 +99,14 @@ static void wait_longer(struct way_rail *r)
     r->retry_at = mcd_now_ns() + (wait < RETRY_MAX ? wait : RETRY_MAX);
 }
 
+/* One that is lost at once, again and again, must not keep both hosts busy. */
+static void adopted(struct way_rail *r)
+{
+    r->failures = 0;
+    r->retry_at = mcd_now_ns() + (AGAIN_MIN << (r->adopted < 6 ? r->adopted : 6));
+    r->adopted++;
+}
+
 static void setup_failed(struct setup *s, const char *why)
 {
     struct way_rail *r = &s->way->rails[s->rail];
@@ -117,8 +127,7 @@ static void setup_timer(struct mcd_alarm *t)
     } else if (mcs_load_acquire(&s->command.done) == 0) { /* partner: the engine's release */
         mcd_alarm_set(s->way->peer->cluster->agent, t, mcd_now_ns() + MS / 5);
     } else {
-        /* not yet a success: one that is lost at once, again and again, must not keep both hosts busy */
-        wait_longer(&s->way->rails[s->rail]);
+        adopted(&s->way->rails[s->rail]);
         setup_free(s);
     }
 }
@@ -333,7 +342,7 @@ static void ask(struct mcd_way *w, uint64_t now)
         uint64_t there = report.rail[i].conns + r->opening;
 
         if (report.rail[i].conns >= config->tcp_connections && now > r->retry_at + RETRY_MAX)
-            r->failures = 0; /* they have lasted */
+            r->adopted = 0; /* they have lasted */
         if (r->unusable || now < r->retry_at || there >= config->tcp_connections)
             continue;
         w->asked[i] = (unsigned)(config->tcp_connections - there);

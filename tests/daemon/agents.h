@@ -219,9 +219,9 @@ struct ag_raw {
     struct mcd_wire *wire;
     struct mcd_wire_auth *auth;
     unsigned ready, broken, hellos, byes, messages;
-    uint32_t status; /* of the break */
-    struct mcd_wire_header last;
-    uint8_t payload[4096]; /* the start of the last one */
+    uint32_t status;             /* of the break */
+    struct mcd_wire_header last; /* the last answer */
+    uint8_t payload[4096];       /* its start */
     size_t size;
     /* answers requests, NULL: nobody does */
     void (*request)(struct ag_raw *r, const struct mcd_wire_header *h, const uint8_t *m,
@@ -240,17 +240,22 @@ static inline void ag_raw_ready(void *context, struct mcd_wire *w)
 static inline void ag_raw_message(void *context, struct mcd_wire *w,
                                   const struct mcd_wire_header *h, const uint8_t *m, size_t size)
 {
+    struct mcd_wire_header pong = {.type = MCD_WIRE_PING, .reply = true};
     struct ag_raw *r = context;
 
-    (void)w;
     r->messages++;
     r->hellos += h->type == MCD_WIRE_HELLO;
     r->byes += h->type == MCD_WIRE_BYE;
-    r->last = *h;
-    r->size = size;
-    memcpy(r->payload, m, size < sizeof(r->payload) ? size : sizeof(r->payload));
-    if (!h->reply && r->request != NULL)
+    if (h->reply) {
+        r->last = *h;
+        r->size = size;
+        memcpy(r->payload, m, size < sizeof(r->payload) ? size : sizeof(r->payload));
+    } else if (h->type == MCD_WIRE_PING) {
+        pong.id = h->id;
+        cr_assert_eq(mcd_wire_send(w, &pong, NULL), 0);
+    } else if (r->request != NULL) {
         r->request(r, h, m, size);
+    }
 }
 
 static inline void ag_raw_broken(void *context, struct mcd_wire *w, uint32_t status,

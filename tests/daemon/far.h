@@ -204,4 +204,43 @@ static inline void far_fill(uint8_t *p, size_t n, unsigned seed)
         p[i] = (uint8_t)(i * 7 + (i >> 8) + seed);
 }
 
+/* The argument block at the start of the argument area: pieces, then the notification. */
+static inline void far_args(struct far *x, const struct mcs_piece *pieces, uint64_t n,
+                            const char *name, const char *message)
+{
+    struct mcs_args *a = (struct mcs_args *)x->f.client.args;
+    uint8_t *at = (uint8_t *)(a + 1);
+
+    *a =
+        (struct mcs_args){.count = n, .pieces = 64, .notify = (uint32_t)(64 + n * sizeof(*pieces))};
+    if (n != 0)
+        memcpy(at, pieces, n * sizeof(*pieces));
+    at += n * sizeof(*pieces);
+    a->name_length = (uint32_t)strlen(name);
+    a->message_length = (uint32_t)strlen(message);
+    memcpy(at, name, a->name_length);
+    memcpy(at + a->name_length, message, a->message_length);
+    a->total = a->notify + a->name_length + a->message_length;
+}
+
+static inline void far_completes(struct far *x, const struct mcs_desc *d, uint64_t bytes)
+{
+    struct mcs_slot s = fix_end(&x->f, d);
+
+    cr_assert_eq(fix_state(s), MCS_STATE_COMPLETED, "state %u error %u", fix_state(s),
+                 fix_error(s));
+    cr_assert_eq(fix_error(s), MCS_OK);
+    cr_assert_eq(s.bytes, bytes);
+    cr_assert_eq(far_path(s), MCS_PATH_TCP);
+    cr_assert(far_settled(s));
+}
+
+static inline void far_ends(struct far *x, const struct mcs_desc *d, unsigned state, unsigned error)
+{
+    struct mcs_slot s = fix_end(&x->f, d);
+
+    cr_assert_eq(fix_state(s), state, "state %u error %u", fix_state(s), fix_error(s));
+    cr_assert_eq(fix_error(s), error, "state %u error %u", fix_state(s), fix_error(s));
+}
+
 #endif

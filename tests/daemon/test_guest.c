@@ -69,6 +69,17 @@ Test(guest, one_that_is_refused_goes_and_keeps_nobody_awake, .timeout = 60)
     ag_fini(&a);
 }
 
+/* Keeps an engine busy until the word says so. */
+static bool hold(struct mcd_engine *g, struct mcd_command *c)
+{
+    const uint32_t *go = c->context;
+
+    (void)g;
+    while (mcs_load_acquire(go) == 0) /* partner: the test's release */
+        sched_yield();
+    return true;
+}
+
 /* The agent stops while an engine takes a data connection over: nothing waits for that guest. */
 Test(guest, a_stop_in_the_middle_of_a_data_connection, .timeout = 60)
 {
@@ -77,6 +88,8 @@ Test(guest, a_stop_in_the_middle_of_a_data_connection, .timeout = 60)
     struct mcd_wire_header h = {.type = MCD_WIRE_RAILS, .id = 1, .deadline_ms = 1000};
     Mcd__Rails m = MCD__RAILS__INIT;
     Mcd__Tokens *tokens;
+    struct mcd_command held;
+    uint32_t go = 0;
     struct mct_tcp_open open = {.magic = MCT_TCP_MAGIC,
                                 .version = MCT_TCP_VERSION,
                                 .size = sizeof(open),
@@ -100,8 +113,10 @@ Test(guest, a_stop_in_the_middle_of_a_data_connection, .timeout = 60)
     mcd__tokens__free_unpacked(tokens, NULL);
     fd = ag_connect(&a, NULL);
     cr_assert_eq(send(fd, &open, sizeof(open), 0), (ssize_t)sizeof(open));
+    mcd_engine_call(a.agent->engines[0], &held, hold, &go);
     ag_until(&a, NULL, a.cluster->counters.data_accepted != 0);
     cr_assert_eq(a.cluster->peers->visitors->adopting, 1);
+    mcs_store_release(&go, 1u); /* partner: hold() */
     mcd_guests_destroy(a.cluster);
     cr_assert_eq(a.cluster->peers->visitors->adopting, 0);
     mcd_peers_destroy(a.cluster);

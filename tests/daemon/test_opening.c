@@ -269,21 +269,21 @@ Test(opening, a_peer_whose_routes_are_leaving, .timeout = 60)
     ag_fini(&b);
 }
 
-/* Takes one data connection, says that it is welcome, and hangs up. */
-static unsigned hang_up(int listener)
+/* Takes a data connection, says that it is welcome, and hangs up; 1 when it has done so. */
+static unsigned hang_up(int listener, int *fd)
 {
     struct mct_tcp_open open;
     struct mct_tcp_opened opened = {
         .magic = MCT_TCP_MAGIC, .version = MCT_TCP_VERSION, .size = sizeof(opened)};
-    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 
-    if (fd < 0)
+    if (*fd < 0)
+        *fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (*fd < 0 || recv(*fd, &open, sizeof(open), 0) != (ssize_t)sizeof(open))
         return 0;
-    if (recv(fd, &open, sizeof(open), MSG_WAITALL) == (ssize_t)sizeof(open)) {
-        opened.conn = open.conn;
-        cr_assert_eq(send(fd, &opened, sizeof(opened), 0), (ssize_t)sizeof(opened));
-    }
-    close(fd);
+    opened.conn = open.conn;
+    cr_assert_eq(send(*fd, &opened, sizeof(opened), 0), (ssize_t)sizeof(opened));
+    close(*fd);
+    *fd = -1;
     return 1;
 }
 
@@ -300,6 +300,7 @@ Test(opening, a_peer_that_hangs_up_on_data_connections, .timeout = 60)
     char text[64], *rails[] = {text};
     unsigned connections = 0;
     uint64_t end;
+    int fd = -1;
 
     ag_init(&a);
     memset(&o, 0, sizeof(o));
@@ -322,15 +323,15 @@ Test(opening, a_peer_that_hangs_up_on_data_connections, .timeout = 60)
     ag_open(&a, &x, "127.0.0.1:1", "x", 5);
     owner_until(&a, &o, x.calls != 0);
     cr_assert_eq(x.status, MCS_OK, "%s", x.text);
-    owner_until(&a, &o, (connections += hang_up(o.listener)) != 0);
+    owner_until(&a, &o, (connections += hang_up(o.listener, &fd)) != 0);
     end = mcd_now_ns() + 1000000000;
     while (mcd_now_ns() < end) {
-        connections += hang_up(o.listener);
+        connections += hang_up(o.listener, &fd);
         ag_raw_run(&o.raw);
         loop_once(a.agent, 1);
     }
     cr_assert_lt(connections, 12);
-    owner_until(&a, &o, (connections += hang_up(o.listener)) >= 4); /* but it goes on trying */
+    owner_until(&a, &o, (connections += hang_up(o.listener, &fd)) >= 4); /* but it goes on trying */
     mcd_segment_put(x.segment);
     ag_settle(&a);
     close(o.listener);

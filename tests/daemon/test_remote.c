@@ -4,45 +4,6 @@
 
 #define MiB (1u << 20)
 
-/* The argument block at the start of the argument area: pieces, then the notification. */
-static void put_args(struct far *x, const struct mcs_piece *pieces, uint64_t n, const char *name,
-                     const char *message)
-{
-    struct mcs_args *a = (struct mcs_args *)x->f.client.args;
-    uint8_t *at = (uint8_t *)(a + 1);
-
-    *a =
-        (struct mcs_args){.count = n, .pieces = 64, .notify = (uint32_t)(64 + n * sizeof(*pieces))};
-    if (n != 0)
-        memcpy(at, pieces, n * sizeof(*pieces));
-    at += n * sizeof(*pieces);
-    a->name_length = (uint32_t)strlen(name);
-    a->message_length = (uint32_t)strlen(message);
-    memcpy(at, name, a->name_length);
-    memcpy(at + a->name_length, message, a->message_length);
-    a->total = a->notify + a->name_length + a->message_length;
-}
-
-static void expect_completed(struct far *x, const struct mcs_desc *d, uint64_t bytes)
-{
-    struct mcs_slot s = fix_end(&x->f, d);
-
-    cr_assert_eq(fix_state(s), MCS_STATE_COMPLETED, "state %u error %u", fix_state(s),
-                 fix_error(s));
-    cr_assert_eq(fix_error(s), MCS_OK);
-    cr_assert_eq(s.bytes, bytes);
-    cr_assert_eq(far_path(s), MCS_PATH_TCP);
-    cr_assert(far_settled(s));
-}
-
-static void expect_end(struct far *x, const struct mcs_desc *d, unsigned state, unsigned error)
-{
-    struct mcs_slot s = fix_end(&x->f, d);
-
-    cr_assert_eq(fix_state(s), state, "state %u error %u", fix_state(s), fix_error(s));
-    cr_assert_eq(fix_error(s), error, "state %u error %u", fix_state(s), fix_error(s));
-}
-
 Test(remote, write_and_read)
 {
     struct far x;
@@ -52,13 +13,13 @@ Test(remote, write_and_read)
     far_fill(x.f.local.map, MiB, 1);
     d = far_desc(&x, MCS_OP_WRITE, 0, 0, 4096, MiB - 4096);
     fix_push(&x.f, &d);
-    expect_completed(&x, &d, MiB - 4096);
+    far_completes(&x, &d, MiB - 4096);
     cr_assert_arr_eq(fake.memory + 4096, x.f.local.map, MiB - 4096);
     cr_assert_geq(far_link(&x, 0)->posted, 4u, "it is cut");
     memset(x.f.local.map, 0, MiB);
     d = far_desc(&x, MCS_OP_READ, 1, 100, 4097, 10000);
     fix_push(&x.f, &d);
-    expect_completed(&x, &d, 10000);
+    far_completes(&x, &d, 10000);
     cr_assert_arr_eq(fake.memory + 4097, x.f.local.map + 100, 10000);
     cr_assert_eq(x.f.local.map[99] | x.f.local.map[10100], 0);
     far_fini(&x);
@@ -75,12 +36,12 @@ Test(remote, lists_strides_and_joined_pieces)
 
     far_init(&x, 1);
     far_fill(x.f.local.map, MiB, 2);
-    put_args(&x, pieces, 5, "", "");
+    far_args(&x, pieces, 5, "", "");
     d = far_desc(&x, MCS_OP_WRITE, 0, 10, 1000, 40160);
     d.shape = MCS_SHAPE_LIST;
     d.args = 0;
     fix_push(&x.f, &d);
-    expect_completed(&x, &d, 40160);
+    far_completes(&x, &d, 40160);
     for (unsigned i = 0; i < 5; i++)
         cr_assert_arr_eq(fake.memory + 1000 + pieces[i].remote,
                          x.f.local.map + 10 + pieces[i].local, pieces[i].length);
@@ -88,7 +49,7 @@ Test(remote, lists_strides_and_joined_pieces)
     cr_assert_eq(fake.memory[1151], 0);
     posted = far_link(&x, 0)->posted;
     memset(x.f.local.map, 0, MiB);
-    put_args(&x, NULL, 0, "", "");
+    far_args(&x, NULL, 0, "", "");
     ((struct mcs_args *)x.f.client.args)->count = 7;
     ((struct mcs_args *)x.f.client.args)->block = 64;
     ((struct mcs_args *)x.f.client.args)->local_stride = 128;
@@ -97,7 +58,7 @@ Test(remote, lists_strides_and_joined_pieces)
     d.shape = MCS_SHAPE_STRIDE;
     d.args = 0;
     fix_push(&x.f, &d);
-    expect_completed(&x, &d, 7 * 64);
+    far_completes(&x, &d, 7 * 64);
     for (unsigned i = 0; i < 7; i++)
         cr_assert_arr_eq(fake.memory + 1000 + i * 64, x.f.local.map + (size_t)i * 128, 64);
     cr_assert_eq(far_link(&x, 0)->posted, posted + 7);
@@ -120,12 +81,12 @@ Test(remote, pieces_join_within_one_buffer_only)
             .address = FAKE_BASE + i * 64, .length = 64, .access = MCS_ACCESS_WRITE};
     free(x.segment->snapshot);
     x.segment->snapshot = s;
-    put_args(&x, pieces, 2, "", "");
+    far_args(&x, pieces, 2, "", "");
     d = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, 128);
     d.shape = MCS_SHAPE_LIST;
     d.args = 0;
     fix_push(&x.f, &d);
-    expect_completed(&x, &d, 128);
+    far_completes(&x, &d, 128);
     cr_assert_eq(far_link(&x, 0)->posted, 2u);
     far_fini(&x);
 }
@@ -137,7 +98,7 @@ Test(remote, notifications_come_after_the_data)
 
     far_init(&x, 1);
     far_link(&x, 0)->latency = 50000;
-    put_args(&x, NULL, 0, "ready", "block 7");
+    far_args(&x, NULL, 0, "ready", "block 7");
     d = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, MiB);
     d.flags = MCS_DESC_NOTIFY;
     d.args = 0;
@@ -148,7 +109,7 @@ Test(remote, notifications_come_after_the_data)
         mcd_engine_turn(x.f.engine);
     }
     cr_assert_arr_eq(fake.memory, x.f.local.map, MiB);
-    expect_completed(&x, &d, MiB);
+    far_completes(&x, &d, MiB);
     cr_assert_eq(fake.notes[0].source, x.f.session->incarnation);
     cr_assert_eq(fake.notes[0].bytes, MiB);
     cr_assert_eq(fake.notes[0].name_length, 5u);
@@ -156,7 +117,7 @@ Test(remote, notifications_come_after_the_data)
     d = far_desc(&x, MCS_OP_NOTIFY, 1, 0, 0, 0);
     d.args = 0;
     fix_push(&x.f, &d);
-    expect_completed(&x, &d, 0);
+    far_completes(&x, &d, 0);
     cr_assert_eq(fake.nnotes, 2u);
     cr_assert_neq(fake.notes[0].notice, fake.notes[1].notice);
     far_fini(&x);
@@ -169,7 +130,7 @@ Test(remote, a_full_inbox_is_tried_again_until_the_deadline)
 
     far_init(&x, 1);
     fake.inbox_room = 0;
-    put_args(&x, NULL, 0, "n", "");
+    far_args(&x, NULL, 0, "n", "");
     d = far_desc(&x, MCS_OP_NOTIFY, 0, 0, 0, 0);
     d.args = 0;
     fix_push(&x.f, &d);
@@ -179,11 +140,11 @@ Test(remote, a_full_inbox_is_tried_again_until_the_deadline)
     fix_push(&x.f, &late);
     other = far_desc(&x, MCS_OP_WRITE, 2, 0, 0, 64); /* passes them */
     fix_push(&x.f, &other);
-    expect_completed(&x, &other, 64);
-    expect_end(&x, &late, MCS_STATE_TIMEOUT, MCS_INBOX_FULL);
+    far_completes(&x, &other, 64);
+    far_ends(&x, &late, MCS_STATE_TIMEOUT, MCS_INBOX_FULL);
     cr_assert(!far_ended(&x, &d));
     fake.inbox_room = 1;
-    expect_completed(&x, &d, 0);
+    far_completes(&x, &d, 0);
     far_fini(&x);
 }
 
@@ -203,14 +164,14 @@ Test(remote, unknown_addresses_are_looked_up_afresh_once)
     free(x.segment->snapshot);
     x.segment->snapshot = far_snapshot(8192, MCS_ACCESS_READ | MCS_ACCESS_WRITE);
     mcs_store_release(&x.remote.fresh, 1u); /* partner: mcd_remote_timer() */
-    expect_completed(&x, &d, 64);
+    far_completes(&x, &d, 64);
     /* still not there: refused, nothing was sent */
     d = far_desc(&x, MCS_OP_WRITE, 0, 0, 8192, 64);
     fix_push(&x.f, &d);
     far_turns(&x, 10);
     cr_assert_eq(x.remote.wanted, 2u);
     mcs_store_release(&x.remote.fresh, 2u); /* as above */
-    expect_end(&x, &d, MCS_STATE_INVALID, MCS_BAD_RANGE);
+    far_ends(&x, &d, MCS_STATE_INVALID, MCS_BAD_RANGE);
     /* rights, too */
     free(x.segment->snapshot);
     x.segment->snapshot = far_snapshot(8192, MCS_ACCESS_READ);
@@ -218,13 +179,13 @@ Test(remote, unknown_addresses_are_looked_up_afresh_once)
     fix_push(&x.f, &d);
     far_turns(&x, 10);
     mcs_store_release(&x.remote.fresh, 3u); /* as above */
-    expect_end(&x, &d, MCS_STATE_INVALID, MCS_ACCESS);
+    far_ends(&x, &d, MCS_STATE_INVALID, MCS_ACCESS);
     cr_assert_eq(far_link(&x, 0)->posted, 1u);
     /* nobody brings a description: the deadline ends it */
     d = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, 64);
     d.deadline_us = 20000;
     fix_push(&x.f, &d);
-    expect_end(&x, &d, MCS_STATE_TIMEOUT, MCS_TIMEOUT);
+    far_ends(&x, &d, MCS_STATE_TIMEOUT, MCS_TIMEOUT);
     far_fini(&x);
 }
 
@@ -266,7 +227,7 @@ Test(remote, refusals_of_the_peer_end_the_task_and_spare_the_rail)
         far_turns(&x, 1);
     far_link(&x, 0)->refuse = 1;
     far_link(&x, 0)->refuse_with = MCS_REVOKED;
-    expect_end(&x, &d, MCS_STATE_FAILED, MCS_REVOKED);
+    far_ends(&x, &d, MCS_STATE_FAILED, MCS_REVOKED);
     cr_assert_eq(x.route->rails[0].rail.changes, before);
     /* the peer has forgotten the export, and it has been opened anew since */
     far_link(&x, 0)->rate = 0;
@@ -277,7 +238,7 @@ Test(remote, refusals_of_the_peer_end_the_task_and_spare_the_rail)
     fix_push(&x.f, &d);
     far_until_out(&x, 1);
     x.remote.export_index++;
-    expect_completed(&x, &d, 64);
+    far_completes(&x, &d, 64);
     far_fini(&x);
 }
 
@@ -307,9 +268,9 @@ Test(remote, a_lost_write_is_sent_again_once_its_connection_is_dead)
     far_turns(&x, 20);
     far_link(&x, 1)->silent = false;
     cr_assert(!far_ended(&x, &write));
-    expect_completed(&x, &read, 64);
-    expect_completed(&x, &d, MiB);
-    expect_completed(&x, &write, 64);
+    far_completes(&x, &read, 64);
+    far_completes(&x, &d, MiB);
+    far_completes(&x, &write, 64);
     cr_assert_arr_eq(fake.memory, x.f.local.map, 512);
     cr_assert_arr_eq(fake.memory + 1024, x.f.local.map + 1024, MiB - 1024);
     cr_assert_eq(fake.killed, 1u);
@@ -338,7 +299,7 @@ Test(remote, a_new_connection_kills_the_old_one_first)
     far_link(&x, 0)->rate = 0;
     far_adopt(&x, x.route, 0);
     cr_assert_eq(x.route->rails[0].rail.state, MCD_RAIL_PROBATION);
-    expect_completed(&x, &d, MiB);
+    far_completes(&x, &d, MiB);
     cr_assert_eq(fake.killed, 1u);
     cr_assert_arr_eq(fake.memory, x.f.local.map, MiB);
     cr_assert_eq(x.route->rails[0].rail.state, MCD_RAIL_UP);
@@ -383,13 +344,13 @@ Test(remote, without_a_rail_tasks_wait_for_down_ns_and_no_longer)
     late.deadline_us = 5000;
     fix_push(&x.f, &late);
     fake.step = 100000;
-    expect_end(&x, &late, MCS_STATE_TIMEOUT, MCS_PEER_UNREACHABLE);
-    expect_end(&x, &d, MCS_STATE_FAILED, MCS_PEER_UNREACHABLE);
+    far_ends(&x, &late, MCS_STATE_TIMEOUT, MCS_PEER_UNREACHABLE);
+    far_ends(&x, &d, MCS_STATE_FAILED, MCS_PEER_UNREACHABLE);
     cr_assert(far_settled(x.f.client.slot_table[0]));
     /* nor does anybody describe the segment afresh */
     d = far_desc(&x, MCS_OP_WRITE, 0, 0, FAKE_SIZE, 64);
     fix_push(&x.f, &d);
-    expect_end(&x, &d, MCS_STATE_FAILED, MCS_PEER_UNREACHABLE);
+    far_ends(&x, &d, MCS_STATE_FAILED, MCS_PEER_UNREACHABLE);
     /* an interface that is down is no rail either, even with a connection */
     far_adopt(&x, x.route, 0);
     fix_call(x.f.engine, mcd_route_tell,
@@ -398,13 +359,13 @@ Test(remote, without_a_rail_tasks_wait_for_down_ns_and_no_longer)
     cr_assert_eq(x.route->rails[0].rail.reason, MCD_RAIL_CARRIER);
     d = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, 64);
     fix_push(&x.f, &d);
-    expect_end(&x, &d, MCS_STATE_FAILED, MCS_PEER_UNREACHABLE);
+    far_ends(&x, &d, MCS_STATE_FAILED, MCS_PEER_UNREACHABLE);
     fix_call(x.f.engine, mcd_route_tell,
              &(struct mcd_route_word){.route = x.route, .rail = 0, .usable = true});
     far_adopt(&x, x.route, 0);
     d = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, 64);
     fix_push(&x.f, &d);
-    expect_completed(&x, &d, 64);
+    far_completes(&x, &d, 64);
     far_fini(&x);
 }
 
@@ -435,7 +396,7 @@ Test(remote, a_dead_peer_holds_up_nobody_else)
     local.slot = 9;
     fix_push(&x.f, &other);
     fix_push(&x.f, &local);
-    expect_completed(&x, &other, MiB);
+    far_completes(&x, &other, MiB);
     cr_assert_eq(fix_state(fix_end(&x.f, &local)), MCS_STATE_COMPLETED);
     fake.step = 1000000;
     far_turns(&x, 1000); /* a second: it is given up, and held */
@@ -446,13 +407,13 @@ Test(remote, a_dead_peer_holds_up_nobody_else)
         cr_assert(!far_ended(&x, &d[i]));
     other = far_desc(&x, MCS_OP_READ, 8, 0, 0, 64);
     fix_push(&x.f, &other);
-    expect_completed(&x, &other, 64);
+    far_completes(&x, &other, 64);
     /* the control thread learns that it is another one */
     fix_call(
         x.f.engine, mcd_route_tell,
         &(struct mcd_route_word){.route = dead, .rail = -1, .usable = true, .verdict = MCS_STALE});
     for (unsigned i = 0; i < 8; i++)
-        expect_end(&x, &d[i], MCS_STATE_FAILED, MCS_STALE);
+        far_ends(&x, &d[i], MCS_STATE_FAILED, MCS_STALE);
     d[0] = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, 64);
     d[0].segment = 0x80003005u;
     fix_refused(&x.f, &d[0], MCS_STALE);
@@ -462,179 +423,9 @@ Test(remote, a_dead_peer_holds_up_nobody_else)
     far_fini(&x);
 }
 
-Test(remote, cancel_at_every_stage)
-{
-    struct far x;
-    struct mcs_desc d, cancel = {.op = MCS_OP_CANCEL};
-
-    far_init(&x, 1);
-    fake.step = 10;
-    /* stage 0: in the lane; 1: out and not begun; 2: begun; 3: answered in the meantime */
-    for (unsigned stage = 0; stage < 4; stage++) {
-        struct mct_link *l = far_link(&x, 0);
-        struct mcs_slot s;
-
-        l->max_out = stage == 0 ? 0 : 1024;
-        l->rate = stage < 3 ? 0.000001 : 10;
-        l->latency = stage == 3 ? 100000 : 0;
-        if (stage == 1) /* the link is busy */
-            l->busy_until = fake.now + 1000000000;
-        d = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, 60 << 10);
-        fix_push(&x.f, &d);
-        far_turns(&x, 5);
-        cr_assert_eq(fake.slices, stage != 0);
-        cancel.slot = d.slot;
-        cancel.generation = d.generation;
-        fix_push(&x.f, &cancel);
-        s = fix_end(&x.f, &d);
-        cr_assert_eq(fix_state(s), MCS_STATE_CANCELED);
-        cr_assert_eq(fix_error(s), MCS_CANCELED);
-        cr_assert_eq(far_settled(s), stage != 2, "stage %u", stage);
-        cr_assert_eq(s.bytes, stage == 3 ? 60u << 10 : 0u);
-        cr_assert_eq(fake.slices, 0u);
-        l->busy_until = 0;
-    }
-    /* and of one that waits for a description */
-    far_link(&x, 0)->latency = 0;
-    d = far_desc(&x, MCS_OP_WRITE, 0, 0, FAKE_SIZE, 64);
-    fix_push(&x.f, &d);
-    far_turns(&x, 5);
-    cancel.generation = d.generation;
-    fix_push(&x.f, &cancel);
-    expect_end(&x, &d, MCS_STATE_CANCELED, MCS_CANCELED);
-    far_fini(&x);
-}
-
 /* A canceled task gives the kill of its lost connection a moment, and can then say that all is quiet. */
-Test(remote, an_ending_task_waits_for_a_kill_that_comes_soon)
-{
-    struct far x;
-    struct mcs_desc d, cancel = {.op = MCS_OP_CANCEL};
-    struct mcs_slot s;
-
-    far_init(&x, 2);
-    fake.step = 10;
-    for (unsigned i = 0; i < 2; i++)
-        far_link(&x, i)->rate = 0.000001;
-    d = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, 64);
-    fix_push(&x.f, &d);
-    far_until_out(&x, 1);
-    cancel.slot = d.slot;
-    cancel.generation = d.generation;
-    fix_push(&x.f, &cancel);
-    far_turns(&x, 3);
-    cr_assert(!far_ended(&x, &d));
-    for (unsigned i = 0; i < 2; i++)
-        if (far_link(&x, i)->out != 0)
-            fake_lose(far_link(&x, i), far_link(&x, i)->conns[0], -EPIPE);
-    s = fix_end(&x.f, &d);
-    cr_assert_eq(fix_state(s), MCS_STATE_CANCELED);
-    cr_assert(far_settled(s));
-    cr_assert_eq(fake.killed, 1u);
-    far_fini(&x);
-}
-
+/* What has come back and was not looked at yet is not asked for again: it is not the transport's. */
 /* A transport that does not give back what it was asked for loses its connections. */
-Test(remote, what_does_not_come_back_is_taken_by_force)
-{
-    struct far x;
-    struct mcs_desc d;
-
-    far_init(&x, 1);
-    fake.step = 1;
-    fake.stubborn = true;
-    far_link(&x, 0)->rate = 0.000001;
-    d = far_desc(&x, MCS_OP_READ, 0, 0, 0, 64);
-    d.deadline_us = 1000;
-    fix_push(&x.f, &d);
-    for (unsigned i = 0; i < 1000000000 && !far_ended(&x, &d); i++)
-        mcd_engine_turn(x.f.engine);
-    expect_end(&x, &d, MCS_STATE_TIMEOUT, MCS_TIMEOUT);
-    cr_assert_eq(x.route->rails[0].lost, 1u);
-    far_fini(&x);
-}
-
-Test(remote, deadline_of_what_is_under_way)
-{
-    struct far x;
-    struct mcs_desc d;
-    struct mcs_slot s;
-
-    far_init(&x, 1);
-    fake.step = 1; /* too little time to call the rail silent */
-    for (unsigned op = MCS_OP_READ; op <= MCS_OP_WRITE; op++) {
-        far_link(&x, 0)->silent = true;
-        d = far_desc(&x, (uint8_t)op, 0, 0, 0, MiB);
-        d.deadline_us = 10000;
-        fix_push(&x.f, &d);
-        s = fix_end(&x.f, &d);
-        cr_assert_eq(fix_state(s), MCS_STATE_TIMEOUT);
-        cr_assert_eq(fix_error(s), MCS_TIMEOUT);
-        cr_assert_eq(far_settled(s), op == MCS_OP_READ);
-        cr_assert_eq(s.bytes, 0u);
-        cr_assert_eq(fake.slices, 0u, "its local end is quiet");
-        far_link(&x, 0)->silent = false;
-        far_turns(&x, 10);
-    }
-    far_fini(&x);
-}
-
-Test(remote, a_queue_that_is_removed_takes_its_tasks_with_it)
-{
-    struct far x;
-    struct mcs_desc d[4];
-    struct mcd_command remove, add = {.kind = MCD_COMMAND_ADD, .queue = &x.f.queue};
-
-    far_init(&x, 1);
-    far_link(&x, 0)->rate = 0.00001;
-    for (unsigned i = 0; i < 4; i++) {
-        d[i] = far_desc(&x, i % 2 == 0 ? MCS_OP_WRITE : MCS_OP_READ, i, 0, 0, MiB);
-        fix_push(&x.f, &d[i]);
-    }
-    far_until_out(&x, 1);
-    remove = (struct mcd_command){.kind = MCD_COMMAND_REMOVE, .queue = &x.f.queue};
-    mcd_engine_command(x.f.engine, &remove);
-    while (mcs_load_acquire(&remove.done) == 0) /* partner: run_commands() */
-        mcd_engine_turn(x.f.engine);
-    cr_assert_eq(fake.slices, 0u);
-    cr_assert_eq(x.f.queue.remote, 0u);
-    for (unsigned i = 0; i < 4; i++) {
-        cr_assert(far_ended(&x, &d[i]));
-        cr_assert_eq(fix_state(x.f.client.slot_table[i]), MCS_STATE_CANCELED);
-    }
-    cr_assert_null(x.route->lanes);
-    x.f.queue.broken = false;
-    mcd_engine_command(x.f.engine, &add);
-    while (mcs_load_acquire(&add.done) == 0) /* as above */
-        mcd_engine_turn(x.f.engine);
-    far_fini(&x);
-}
-
-Test(remote, a_route_that_is_detached_ends_everything)
-{
-    struct far x;
-    struct mcs_desc out, waits;
-
-    far_init(&x, 1);
-    far_link(&x, 0)->rate = 0.00001;
-    far_link(&x, 0)->max_out = 1;
-    out = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, 64);
-    waits = far_desc(&x, MCS_OP_READ, 1, 0, 0, 64);
-    fix_push(&x.f, &out);
-    fix_push(&x.f, &waits);
-    far_until_out(&x, 1);
-    fix_call(x.f.engine, mcd_route_detach, x.route);
-    expect_end(&x, &out, MCS_STATE_FAILED, MCS_PEER_UNREACHABLE);
-    expect_end(&x, &waits, MCS_STATE_FAILED, MCS_PEER_UNREACHABLE);
-    cr_assert_null(fake.links);
-    out = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, 64);
-    fix_push(&x.f, &out);
-    expect_end(&x, &out, MCS_STATE_FAILED, MCS_PEER_UNREACHABLE);
-    mcd_route_destroy(x.route);
-    x.route = NULL;
-    far_fini(&x);
-}
-
 Test(remote, a_fence_holds_across_lanes_and_local_tasks)
 {
     struct far x;
@@ -661,82 +452,13 @@ Test(remote, a_fence_holds_across_lanes_and_local_tasks)
     cr_assert_eq(fake.slices, 2u);
     cr_assert(!far_ended(&x, &local));
     cr_assert(!far_ended(&x, &fenced));
-    expect_completed(&x, &fenced, 64);
+    far_completes(&x, &fenced, 64);
     cr_assert(far_ended(&x, &first));
     cr_assert(far_ended(&x, &local));
     far_fini(&x);
 }
 
-Test(remote, what_was_taken_away_is_not_touched_again)
-{
-    struct far x;
-    struct mcs_desc d, other;
-    struct mcd_quiesce q;
-
-    far_init(&x, 1);
-    far_link(&x, 0)->max_out = 1;
-    far_link(&x, 0)->rate = 0.00001;
-    d = far_desc(&x, MCS_OP_READ, 0, 0, 0, 64);
-    other = far_desc(&x, MCS_OP_READ, 1, 128, 0, 64);
-    fix_push(&x.f, &d);
-    fix_push(&x.f, &other);
-    far_until_out(&x, 1);
-    /* a range beside it: nothing happens */
-    q = (struct mcd_quiesce){.base = x.f.local.map + 4096, .length = 4096};
-    fix_call(x.f.engine, mcd_engine_quiesce, &q);
-    cr_assert_eq(fake.slices, 1u);
-    /* the extent is still there: it goes on */
-    q = (struct mcd_quiesce){.base = x.f.local.map, .length = 64};
-    fix_call(x.f.engine, mcd_engine_quiesce, &q);
-    far_until_out(&x, 1);
-    cr_assert(!far_ended(&x, &d));
-    /* it is not */
-    mcs_store_release(&x.f.session->extents[MCD_HANDLE_INDEX(FIX_EXTENT)], NULL); /* engines */
-    fix_call(x.f.engine, mcd_engine_quiesce, &q);
-    q.length = FIX_EXTENT_SIZE;
-    fix_call(x.f.engine, mcd_engine_quiesce, &q);
-    cr_assert_eq(fake.slices, 0u);
-    expect_end(&x, &d, MCS_STATE_FAILED, MCS_REVOKED);
-    expect_end(&x, &other, MCS_STATE_FAILED, MCS_REVOKED);
-    far_fini(&x);
-}
-
 /* Work that never ends in memory that stays: quiet for a moment all the same. */
-Test(remote, quiesce_is_over_in_spite_of_new_work)
-{
-    struct far x;
-    struct mcs_desc d[16];
-    struct mcd_quiesce q;
-    struct mcd_command c;
-    unsigned turns = 0;
-    bool busy[16] = {false};
-
-    far_init(&x, 1);
-    fake.cancel_turns = 3;
-    far_link(&x, 0)->latency = 20000;
-    q = (struct mcd_quiesce){.base = x.f.local.map, .length = 4096};
-    for (unsigned round = 0; round < 5; round++) {
-        mcd_engine_call(x.f.engine, &c, mcd_engine_quiesce, &q);
-        for (turns = 0; turns < 10000; turns++) {
-            uint32_t slot = turns % 16;
-
-            if (!busy[slot] || far_ended(&x, &d[slot])) {
-                d[slot] = far_desc(&x, MCS_OP_READ, slot, slot * 64, 0, 64);
-                fix_push(&x.f, &d[slot]);
-                busy[slot] = true;
-            }
-            mcd_engine_turn(x.f.engine);
-            if (mcs_load_acquire(&c.done) != 0) /* partner: finish_command() */
-                break;
-        }
-        cr_assert_lt(turns, 10000u);
-    }
-    for (uint32_t i = 0; i < 16; i++)
-        if (busy[i])
-            expect_completed(&x, &d[i], 64);
-    far_fini(&x);
-}
-
 Test(remote, damaged_bytes_are_sent_again_elsewhere_and_the_rail_is_left)
 {
     struct far x;
@@ -748,13 +470,13 @@ Test(remote, damaged_bytes_are_sent_again_elsewhere_and_the_rail_is_left)
     for (unsigned i = 0; i < 8; i++) {
         d = far_desc(&x, MCS_OP_WRITE, i, i * 65536, i * 65536, 65536);
         fix_push(&x.f, &d);
-        expect_completed(&x, &d, 65536);
+        far_completes(&x, &d, 65536);
     }
     cr_assert_arr_eq(fake.memory, x.f.local.map, 8 * 65536);
     for (unsigned i = 0; i < 64 && x.route->rails[0].rail.reason != MCD_RAIL_CHECKSUMS; i++) {
         d = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, MiB);
         fix_push(&x.f, &d);
-        expect_completed(&x, &d, MiB);
+        far_completes(&x, &d, MiB);
     }
     cr_assert_eq(x.route->rails[0].rail.reason, MCD_RAIL_CHECKSUMS);
     cr_assert_not(mcd_rail_works(&x.route->rails[0].rail));
@@ -762,7 +484,7 @@ Test(remote, damaged_bytes_are_sent_again_elsewhere_and_the_rail_is_left)
     far_link(&x, 1)->damage = 1000;
     d = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, 64);
     fix_push(&x.f, &d);
-    expect_end(&x, &d, MCS_STATE_FAILED, MCS_CHECKSUM);
+    far_ends(&x, &d, MCS_STATE_FAILED, MCS_CHECKSUM);
     cr_assert_eq(x.route->rails[1].rail.state, MCD_RAIL_UP);
     far_fini(&x);
 }
@@ -774,7 +496,7 @@ Test(remote, a_notification_that_may_have_arrived_says_so_when_it_comes_again)
 
     far_init(&x, 1);
     far_link(&x, 0)->rate = 0.000001;
-    put_args(&x, NULL, 0, "once", "");
+    far_args(&x, NULL, 0, "once", "");
     d = far_desc(&x, MCS_OP_NOTIFY, 0, 0, 0, 0);
     d.args = 0;
     fix_push(&x.f, &d);
@@ -782,7 +504,7 @@ Test(remote, a_notification_that_may_have_arrived_says_so_when_it_comes_again)
     fake_lose(far_link(&x, 0), far_link(&x, 0)->conns[0], -EPIPE);
     far_link(&x, 0)->rate = 0;
     far_adopt(&x, x.route, 0);
-    expect_completed(&x, &d, 0);
+    far_completes(&x, &d, 0);
     cr_assert_eq(fake.notes[0].notice >> 63, 1u);
     far_fini(&x);
 }
@@ -798,7 +520,7 @@ Test(remote, arguments_that_change_under_way_harm_nobody)
     x.route->rails[0].rail.window_max = 1; /* one slice at a time */
     pieces = (struct mcs_piece *)(x.f.client.args + 64);
     for (unsigned how = 0; how < 4; how++) {
-        put_args(&x, good, 2, "", "");
+        far_args(&x, good, 2, "", "");
         far_link(&x, 0)->max_out = 1;
         far_link(&x, 0)->rate = 1;
         d = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, 600100);
@@ -814,7 +536,7 @@ Test(remote, arguments_that_change_under_way_harm_nobody)
             pieces[0].local = FIX_EXTENT_SIZE;
         else
             pieces[1].length = 0;
-        expect_end(&x, &d, MCS_STATE_FAILED, how == 3 ? MCS_INVALID_ARGUMENT : MCS_REVOKED);
+        far_ends(&x, &d, MCS_STATE_FAILED, how == 3 ? MCS_INVALID_ARGUMENT : MCS_REVOKED);
         far_turns(&x, 1000);
     }
     far_fini(&x);

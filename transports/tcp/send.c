@@ -258,7 +258,7 @@ static struct mct_tcp_send *take_send(struct mct_tcp_conn *c)
 static void gather(struct mct_tcp_conn *c)
 {
     struct mct_tcp_send *s;
-    size_t room = MCT_TCP_SEND;
+    size_t room = c->t->env.checksum ? MCT_TCP_SEND_SUMMED : MCT_TCP_SEND;
 
     if (c->closing || c->active != NULL || c->head == NULL || (s = take_send(c)) == NULL)
         return;

@@ -21,20 +21,21 @@
 #include "transports/transport.h"
 #include "transports/uring.h"
 
-#define MCT_TCP_REQUESTS 256u              /* unanswered on one connection, by default */
-#define MCT_TCP_REQUESTS_MAX 4096u         /* the same, at most */
-#define MCT_TCP_SPARE 8u                   /* KILLs beside them */
-#define MCT_TCP_WINDOW (UINT64_C(8) << 20) /* payload of unanswered requests, bytes */
-#define MCT_TCP_CHUNK ((size_t)256 << 10)  /* payload of one receive, and looked up at once */
-#define MCT_TCP_STAGING ((size_t)64 << 10) /* small frames are received together */
-#define MCT_TCP_DIRECT ((size_t)16 << 10)  /* more than this goes straight to its place */
-#define MCT_TCP_SEND ((size_t)512 << 10)   /* payload of one send */
-#define MCT_TCP_SEND_FRAMES 64u            /* frames of one send */
-#define MCT_TCP_SEND_IOVS 144u             /* two a frame, and some for filler */
-#define MCT_TCP_SENDS 8u                   /* one under way, others await their notification */
-#define MCT_TCP_COPIED_MAX 3u              /* zero-copy sends in a row that were copied */
-#define MCT_TCP_ZEROS ((size_t)64 << 10)   /* filler comes from here */
-#define MCT_TCP_TOMBSTONES 256u            /* killed before they were served */
+#define MCT_TCP_REQUESTS 256u                   /* unanswered on one connection, by default */
+#define MCT_TCP_REQUESTS_MAX 4096u              /* the same, at most */
+#define MCT_TCP_SPARE 8u                        /* KILLs beside them */
+#define MCT_TCP_WINDOW (UINT64_C(8) << 20)      /* payload of unanswered requests, bytes */
+#define MCT_TCP_CHUNK ((size_t)256 << 10)       /* payload of one receive, and looked up at once */
+#define MCT_TCP_STAGING ((size_t)64 << 10)      /* small frames are received together */
+#define MCT_TCP_DIRECT ((size_t)16 << 10)       /* more than this goes straight to its place */
+#define MCT_TCP_SEND ((size_t)1 << 20)          /* payload of one send */
+#define MCT_TCP_SEND_SUMMED ((size_t)512 << 10) /* ... with checksums: what a cache holds */
+#define MCT_TCP_SEND_FRAMES 64u                 /* frames of one send */
+#define MCT_TCP_SEND_IOVS 144u                  /* two a frame, and some for filler */
+#define MCT_TCP_SENDS 8u                        /* one under way, others await their notification */
+#define MCT_TCP_COPIED_MAX 3u                   /* zero-copy sends in a row that were copied */
+#define MCT_TCP_ZEROS ((size_t)64 << 10)        /* filler comes from here */
+#define MCT_TCP_TOMBSTONES 256u                 /* killed before they were served */
 #define MCT_TCP_META (sizeof(struct mct_tcp_header) + sizeof(struct mct_tcp_trailer))
 #define MCT_TCP_HEADER sizeof(struct mct_tcp_header)
 #define MCT_TCP_TRAILER sizeof(struct mct_tcp_trailer)
