@@ -178,8 +178,10 @@ struct mcd_engine {
     struct mcd_queue **cold;
     uint32_t nhot, ncold, room, cold_next;
     uint64_t turn, now, last_work;
-    uint64_t moved; /* bytes in this turn */
-    uint64_t spin_ticks, cool_ticks, ticks_per_us, ns_mult;
+    uint64_t moved;   /* bytes in this turn */
+    bool bulk;        /* what came last over networks was large */
+    uint64_t yielded; /* ticks */
+    uint64_t yield_ticks, spin_ticks, cool_ticks, ticks_per_us, ns_mult;
     struct mct_link *local;
     struct mct *local_transport;
     const struct mct_ops *local_ops;

@@ -302,6 +302,23 @@ bool mcd_net_turn(struct mcd_engine *g)
     return any;
 }
 
+uint64_t mcd_net_burst(struct mcd_engine *g)
+{
+    struct mcd_net *n = g->net;
+    uint64_t sum = 0, since;
+
+    if (n == NULL || !n->enabled)
+        return 0;
+    for (unsigned i = 0; i < n->n; i++) {
+        const struct mct_stats *s = n->nets[i].ops->stats(n->nets[i].t);
+
+        sum += s->sent_bytes + s->received_bytes;
+    }
+    since = sum - n->payload;
+    n->payload = sum;
+    return since;
+}
+
 bool mcd_net_may_sleep(struct mcd_engine *g)
 {
     struct mcd_net *n = g->net;
