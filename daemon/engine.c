@@ -22,8 +22,7 @@
 #define COMMANDS_US 500u   /* and at most so long, where turns are long */
 #define COOL_US 1000u      /* a queue without work for so long is cold */
 #define YIELD_US 2u        /* without work for so long, and so often: who else wants the core? */
-#define BULK_BYTES (UINT64_C(128) << 10) /* over networks since the engine was idle last */
-#define BLOCKED_MS 1                     /* sleep while all that is left waits for receivers */
+#define BLOCKED_MS 1       /* sleep while all that is left waits for receivers */
 
 int mcd_engine_create(const struct mcd_engine_options *o, struct mcd_engine **out)
 {
@@ -485,7 +484,7 @@ static void idle(struct mcd_engine *g, bool first)
     uint64_t now;
 
     if (first)
-        g->bulk = mcd_net_burst(g) >= BULK_BYTES;
+        g->bulk = mcd_net_was_bulk(g);
     now = mcs_ticks();
     if (g->bulk || now - g->last_work > g->spin_ticks) {
         g->now = now;

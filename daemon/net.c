@@ -17,6 +17,8 @@
 #define QUIET_EVERY 4u
 #define LONG_TURN 8192u /* bytes copied */
 #define LATE_NS (5 * MCD_TICK_NS)
+#define BULK_BYTES                                                                                 \
+    (UINT64_C(64) << 10) /* of one request, and of all since the engine was idle last */
 
 static void transport_log(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -46,6 +48,7 @@ static void on_done(void *context, struct mct_slice *s)
     s->next = NULL;
     *n->returned_end = s;
     n->returned_end = &s->next;
+    n->backs++;
 }
 
 static void on_lost(void *context, struct mct_link *link, uint64_t conn, int error)
@@ -302,21 +305,25 @@ bool mcd_net_turn(struct mcd_engine *g)
     return any;
 }
 
-uint64_t mcd_net_burst(struct mcd_engine *g)
+bool mcd_net_was_bulk(struct mcd_engine *g)
 {
     struct mcd_net *n = g->net;
-    uint64_t sum = 0, since;
+    uint64_t bytes = 0, requests, since;
 
     if (n == NULL || !n->enabled)
-        return 0;
+        return false;
+    requests = n->backs;
     for (unsigned i = 0; i < n->n; i++) {
         const struct mct_stats *s = n->nets[i].ops->stats(n->nets[i].t);
 
-        sum += s->sent_bytes + s->received_bytes;
+        bytes += s->sent_bytes + s->received_bytes;
+        requests += s->served;
     }
-    since = sum - n->payload;
-    n->payload = sum;
-    return since;
+    since = bytes - n->bulk_bytes;
+    requests -= n->bulk_requests;
+    n->bulk_bytes += since;
+    n->bulk_requests += requests;
+    return since >= BULK_BYTES && since / BULK_BYTES >= requests;
 }
 
 bool mcd_net_may_sleep(struct mcd_engine *g)

@@ -87,7 +87,8 @@ struct mcd_net {
         struct mct *t;
     } nets[MCD_NETS_MAX];
     struct mct_uring *uring;
-    uint64_t payload; /* when mcd_net_burst() was asked last */
+    uint64_t backs;                     /* slices that came back */
+    uint64_t bulk_bytes, bulk_requests; /* when mcd_net_was_bulk() was asked last */
     bool enabled, closing;
     unsigned quiet;      /* turns of the transports since something happened */
     uint64_t ticks, now; /* of this turn: ticks, and ns of its clock */
@@ -115,8 +116,8 @@ static inline bool mcd_net_idle(const struct mcd_net *n)
 {
     return !n->enabled && n->touched == NULL;
 }
-/* Payload bytes of all transports since this was asked last. */
-uint64_t mcd_net_burst(struct mcd_engine *g);
+/* Was what went over networks since this was asked last much, and in large requests? */
+bool mcd_net_was_bulk(struct mcd_engine *g);
 /* Asks the io_uring to ring the engine's epoll with its next completion. False: one waits already. */
 bool mcd_net_may_sleep(struct mcd_engine *g);
 /* The last look before sleep: true when nothing waits, and whatever comes will ring. */

@@ -698,7 +698,7 @@ static bool bury(struct mcd_peer *p, uint64_t now)
 
     if (p->state == MCD_PEER_UP || p->state == MCD_PEER_GREETING || p->dial != NULL)
         return false;
-    if (p->state != MCD_PEER_DEFUNCT && now - p->away_since < MCD_PEER_LINGER_NS)
+    if (p->state != MCD_PEER_DEFUNCT && p->away_since + MCD_PEER_LINGER_NS > now)
         return false;
     exports_gone = mcd_exports_drop(p);
     if (is_needed(p) || !mcd_ways_drop(p) || !exports_gone)

@@ -22,6 +22,7 @@
 
 #define LOOKS 64u /* tasks of a lane looked at for one that may go */
 #define CHECK_COST 128u
+#define JOINED 64u                       /* pieces of one slice: each costs a look */
 #define FRESH_US 1000u                   /* between looks for a fresh description */
 #define NOTICE_AGAIN (UINT64_C(1) << 63) /* address of a NOTIFY: it may have arrived before */
 
@@ -114,7 +115,7 @@ static void call_back(struct mcd_engine *g, struct mcd_task *t)
     for (s = t->slices; s != NULL; s = next) {
         next = s->next;
         if (!s->out) {
-            t->unsettled = true;
+            t->unsettled = t->unsettled || !s->s.settled;
             drop_again(g, t, s);
         } else if (!s->asked && !s->back) {
             s->asked = true;
@@ -224,6 +225,10 @@ static void await_fresh(struct mcd_engine *g, struct mcd_task *t)
 {
     struct mcd_segment *seg = mcd_find_segment(t->q, t->desc.segment);
 
+    if (seg == NULL || seg->remote == NULL) { /* closed since it was found, a moment ago */
+        refuse(g, t, MCS_INVALID_HANDLE);
+        return;
+    }
     if (t->list != MCD_UNLISTED)
         mcd_lane_remove(t);
     t->piece = t->total = 0;
@@ -488,7 +493,7 @@ struct mcd_slice *mcd_remote_cut(struct mcd_engine *g, struct mcd_task *t, uint6
 
     if (t->phase == MCD_DELIVER)
         return cut_notice(g, t);
-    while (t->piece < n && taken < length) {
+    for (unsigned i = 0; i < JOINED && t->piece < n && taken < length; i++) {
         uint64_t part;
 
         error = mcd_task_piece(t->q, t, t->piece, &local, &remote, &whole);

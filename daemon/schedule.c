@@ -111,7 +111,8 @@ static struct mcd_task *next_task(struct mcd_engine *g, struct mcd_route *r, uns
         if (t != NULL || *check == 0)
             return t;
         if (r->turn[class] != l)
-            continue; /* its tasks have ended */
+            continue;      /* its tasks have ended */
+        list->deficit = 0; /* who cannot go saves nothing up: it would hold the others up later */
         if (alone || blocked == l)
             return NULL;
         if (blocked == NULL)

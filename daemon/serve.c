@@ -142,7 +142,6 @@ bool mcd_serve_adopt(struct mcd_engine *g, struct mcd_command *c)
         s->res = -EOPNOTSUPP;
         return true;
     }
-    s->visitor->engine = g;
     /* before, since it may be gone again at once */
     mcs_store_relaxed(&s->visitor->conns, s->visitor->conns + 1);
     s->res = s->ops->serve(t, &s->conn, s->visitor);

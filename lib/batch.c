@@ -191,13 +191,14 @@ static mcshm_status sleep_once(struct mcshm_queue *q, uint32_t index, int64_t de
 /* Spins for as long as the agent suggests, or the caller has. */
 static mcshm_status spin(struct mcshm_queue *q, uint32_t index, int64_t timeout_us)
 {
-    uint64_t ticks = mcl_spin_ticks(q->c, timeout_us), start = mcs_ticks();
+    uint64_t ticks = mcl_spin_ticks(q->c, timeout_us), start = mcs_ticks(), waited;
 
     do {
         if (complete(q, index))
             return MCSHM_OK;
-        mcs_pause();
-    } while (mcs_ticks() - start < ticks);
+        waited = mcs_ticks() - start;
+        mcl_spin_pause(q->c, waited);
+    } while (waited < ticks);
     return MCSHM_BUSY;
 }
 

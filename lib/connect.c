@@ -12,6 +12,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#define SPIN_ALONE_NS 2000.0
+
 #define GUARD_SIZE 4096u
 
 void mcl_log(const struct mcshm *c, mcshm_log_level level, const char *format, ...)
@@ -207,6 +209,7 @@ static mcshm_status hello(struct mcshm *c, const mcshm_options *o)
     c->tick_shift = c->region.header->tick_shift;
     c->tick_ns = 1e9 / (double)c->info.tick_hz;
     c->spin_ticks = (uint64_t)((double)r.spin_us * 1e3 / c->tick_ns);
+    c->spin_alone = (uint64_t)(SPIN_ALONE_NS / c->tick_ns);
     return MCSHM_OK;
 }
 

@@ -13,6 +13,7 @@
 #define MCL_INTERNAL_H
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -150,7 +151,8 @@ struct mcshm {
     uint64_t region_size;
     mcshm_info info;
     uint64_t spin_ticks;
-    double tick_ns; /* nanoseconds of one tick */
+    double tick_ns;      /* nanoseconds of one tick */
+    uint64_t spin_alone; /* ticks that a wait spins before it lets others run in between */
     uint32_t tick_shift, control_timeout_ms;
     bool strict;
     mcshm_log_fn log;
@@ -315,6 +317,16 @@ static inline bool mcl_idle_down(struct mcshm *c, struct mcl_idle *idle)
 }
 
 /* How long to spin before a sleep: what the agent suggests, but not beyond the caller's timeout. */
+/* Between two looks of a spinning wait, `waited` ticks after it began. What takes longer than a copy on
+ * this host may need this very core to get on: then whoever wants it gets it. */
+static inline void mcl_spin_pause(const struct mcshm *c, uint64_t waited)
+{
+    if (waited < c->spin_alone)
+        mcs_pause();
+    else
+        sched_yield();
+}
+
 static inline uint64_t mcl_spin_ticks(const struct mcshm *c, int64_t timeout_us)
 {
     double own = (double)timeout_us * 1e3 / c->tick_ns;

@@ -72,7 +72,7 @@ MCSHM_API mcshm_status mcshm_notify_recv(mcshm *c, mcshm_notification *out, int6
     start = mcs_ticks();
     spin = mcl_spin_ticks(c, timeout_us);
     do {
-        mcs_pause();
+        mcl_spin_pause(c, mcs_ticks() - start);
         status = take(c, out);
     } while (status == MCSHM_BUSY && mcs_ticks() - start < spin);
     while (status == MCSHM_BUSY)

@@ -101,6 +101,8 @@ int mct_uring_create(unsigned entries, struct mct_uring **out, char *error, size
         goto fail_event;
     if ((p.flags & IORING_SETUP_DEFER_TASKRUN) != 0)
         u->features |= MCT_URING_DEFER;
+    if ((p.flags & IORING_SETUP_TASKRUN_FLAG) != 0)
+        u->features |= MCT_URING_POLL_FIRST; /* they came together, with 5.19 */
     res = io_uring_register_eventfd(&u->ring, u->event_fd);
     if (res < 0)
         goto fail_ring;
@@ -266,6 +268,17 @@ void mct_uring_recv(struct mct_uring *u, struct mct_io *io, int fd, void *buffer
     struct io_uring_sqe *sqe = next_sqe(u);
 
     io_uring_prep_recv(sqe, fd, buffer, size, flags);
+    finish(u, sqe, io);
+}
+
+void mct_uring_recv_ready(struct mct_uring *u, struct mct_io *io, int fd, void *buffer, size_t size,
+                          int flags)
+{
+    struct io_uring_sqe *sqe = next_sqe(u);
+
+    io_uring_prep_recv(sqe, fd, buffer, size, flags);
+    if ((u->features & MCT_URING_POLL_FIRST) != 0)
+        sqe->ioprio = IORING_RECVSEND_POLL_FIRST;
     finish(u, sqe, io);
 }
 

@@ -37,6 +37,7 @@ struct mct_io {
 #define MCT_URING_SEND_ZC 0x1u  /* zero-copy sends */
 #define MCT_URING_ZC_USAGE 0x2u /* and whether they were any (MCT_IO_COPIED) */
 #define MCT_URING_DEFER 0x4u    /* completions are worked on in turn() only */
+#define MCT_URING_POLL_FIRST 0x8u
 
 /* entries: submissions a turn before an extra system call. On failure, a negative errno and one
  * sentence with the remedy in error. Any thread may create; see mct_uring_enable(). */
@@ -54,6 +55,10 @@ uint32_t mct_uring_features(const struct mct_uring *u);
 void mct_uring_recv(struct mct_uring *u, struct mct_io *io, int fd, void *buffer, size_t size,
                     int flags);
 /* msg and its iovecs must live until done(); with zero copy until it was called the last time. */
+/* A receive that waits for the socket to be readable (SO_RCVLOWAT) before it tries: for who has just
+ * emptied it. Where the kernel has no such thing it tries at once. */
+void mct_uring_recv_ready(struct mct_uring *u, struct mct_io *io, int fd, void *buffer, size_t size,
+                          int flags);
 void mct_uring_sendmsg(struct mct_uring *u, struct mct_io *io, int fd, const struct msghdr *msg,
                        int flags);
 void mct_uring_sendmsg_zc(struct mct_uring *u, struct mct_io *io, int fd, const struct msghdr *msg,

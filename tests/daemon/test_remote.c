@@ -65,6 +65,31 @@ Test(remote, lists_strides_and_joined_pieces)
     far_fini(&x);
 }
 
+/* Pieces cost a look each, however small: one slice has a bounded number of them. */
+Test(remote, a_slice_joins_a_bounded_number_of_pieces)
+{
+    struct far x;
+    struct mcs_args *a;
+    struct mcs_desc d;
+
+    far_init(&x, 1);
+    far_link(&x, 0)->latency = 1000000;
+    far_fill(x.f.local.map, MiB, 4);
+    far_args(&x, NULL, 0, "", "");
+    a = (struct mcs_args *)x.f.client.args;
+    a->count = 100000;
+    a->block = a->local_stride = a->remote_stride = 1;
+    d = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, 100000);
+    d.shape = MCS_SHAPE_STRIDE;
+    d.args = 0;
+    fix_push(&x.f, &d);
+    far_until_out(&x, 1);
+    cr_assert_leq(fake.last_length, 1024u);
+    far_completes(&x, &d, 100000);
+    cr_assert_arr_eq(fake.memory, x.f.local.map, 100000);
+    far_fini(&x);
+}
+
 /* A slice lies in one buffer of the segment, even where two touch. */
 Test(remote, pieces_join_within_one_buffer_only)
 {

@@ -366,3 +366,55 @@ Test(schedule, lanes_share_by_bytes, .timeout = 60)
     far_queue_fini(&x, &other);
     far_fini(&x);
 }
+
+/* A queue behind a FENCE saves no turns up: when it may go, the others keep their share. */
+Test(schedule, who_cannot_go_saves_nothing_up, .timeout = 60)
+{
+    enum { SMALL = 60, LARGE = 20 };
+    struct far x;
+    struct far_queue other;
+    struct mcs_desc waits, large[LARGE], small[SMALL];
+    uint64_t before = 0;
+    bool freed = false;
+
+    far_init(&x, 1);
+    far_queue_init(&x, &other);
+    fake.step = 5000;
+    set(&x, 0, 1, 10000);
+    x.route->rails[0].rail.window_max = 128 << 10;
+    waits = far_desc(&x, MCS_OP_WRITE, LARGE, 0, FAKE_SIZE, 64); /* for a fresh description */
+    waits.deadline_us = 3000000000u;
+    fix_push(&x.f, &waits);
+    for (uint32_t i = 0; i < LARGE; i++) {
+        large[i] = far_desc(&x, MCS_OP_WRITE, i, 0, 0, MiB);
+        large[i].deadline_us = 3000000000u;
+        large[i].flags = i == 0 ? MCS_DESC_FENCE : 0;
+        fix_push(&x.f, &large[i]);
+    }
+    for (uint32_t i = 0; i < SMALL; i++) {
+        small[i] = far_desc(&x, MCS_OP_WRITE, i, 0, 0, 16384);
+        cr_assert(mcs_ring_push(other.client.ring, &small[i], 1));
+    }
+    while (x.f.queue.bytes_moved < 10 * MiB) {
+        mcd_engine_turn(x.f.engine);
+        for (uint32_t i = 0; i < SMALL; i++) {
+            uint64_t word = mcs_slot_peek(&other.client, i);
+
+            if (word >> 32 != small[i].generation || (word & 0x7f) <= MCS_STATE_PENDING)
+                continue;
+            small[i] = far_desc(&x, MCS_OP_WRITE, i, 0, 0, 16384);
+            cr_assert(mcs_ring_push(other.client.ring, &small[i], 1));
+        }
+        if (x.f.queue.bytes_moved == 0)
+            before = other.queue.bytes_moved;
+        if (!freed && other.queue.bytes_moved > 100 * MiB) {
+            freed = true;
+            cr_assert_eq(x.f.queue.bytes_moved, 0u);
+            mcs_store_release(&x.remote.fresh, x.remote.wanted); /* partner: mcd_remote_timer() */
+        }
+    }
+    cr_assert_gt(other.queue.bytes_moved - before, 5 * MiB, "%llu",
+                 (unsigned long long)(other.queue.bytes_moved - before));
+    far_queue_fini(&x, &other);
+    far_fini(&x);
+}

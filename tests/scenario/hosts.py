@@ -367,7 +367,8 @@ def explain(*failure):
     for agent in [a for a in HostAgent.all if a.process is not None and os.path.exists(a.log)][-4:]:
         code = agent.process.poll()
         print(f"-- the agent of host {agent.host.name},", "alive" if code is None else f"ended with {code}", flush=True)
-        print("".join(agent.text().splitlines(True)[-12:]), flush=True)
+        lines = 80 if "Sanitizer" in agent.text() else 12
+        print("".join(agent.text().splitlines(True)[-lines:]), flush=True)
     sys.__excepthook__(*failure)
 
 

@@ -40,6 +40,18 @@ def all_up(what):
 check_all("at first")
 all_up("at first")
 
+# the rail of the control connection, for longer than that lives: the others carry on, another one is found
+for h in a.host, b.host:
+    h.drop(0)
+await_(lambda: not a.sees(b) or not b.sees(a), "the control connection to be given up")
+await_(lambda: a.sees(b) and b.sees(a), lambda: f"another one over another rail: {a.peers()} {b.peers()}")
+check_all("with the control connection's rail cut")
+for r in 1, 2:
+    equal(states(r), {"up"}, f"rail {r} beside it")
+for h in a.host, b.host:
+    h.heal()
+all_up("after the control connection's rail was cut")
+
 cuts = {
     "own carrier": (lambda r: a.host.down(r), lambda r: a.host.up(r)),
     "the far side": (lambda r: b.host.down(r), lambda r: b.host.up(r)),

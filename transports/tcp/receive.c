@@ -170,7 +170,20 @@ static void parse(struct mct_tcp_conn *c)
 
 static void receive_done(struct mct_io *io, int res, uint32_t flags);
 
-static void post(struct mct_tcp_conn *c, enum mct_tcp_rx_where where, uint8_t *to, size_t size)
+/* The kernel wakes us for so many bytes, no fewer. Never more than are sure to come. */
+static void set_low_water(struct mct_tcp_conn *c, size_t bytes)
+{
+    int value = (int)min_size(bytes, MCT_TCP_LOW_WATER);
+
+    if (c->rx.low_water == value || (c->rx.low_water == 0 && value == 1))
+        return;
+    if (setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &value, sizeof(value)) == 0)
+        c->rx.low_water = value;
+}
+
+/* again: what the socket held has just been taken, and more is to come. */
+static void post(struct mct_tcp_conn *c, enum mct_tcp_rx_where where, uint8_t *to, size_t size,
+                 bool again)
 {
     struct mct_tcp_rx *rx = &c->rx;
 
@@ -178,12 +191,15 @@ static void post(struct mct_tcp_conn *c, enum mct_tcp_rx_where where, uint8_t *t
     rx->busy = true;
     rx->canceled = false;
     rx->io.done = receive_done;
-    mct_uring_recv(c->t->env.uring, &rx->io, c->fd, to, size,
-                   where == MCT_TCP_RX_STAGING ? 0 : MSG_WAITALL);
+    set_low_water(c, where == MCT_TCP_RX_STAGING ? 1 : size);
+    if (again)
+        mct_uring_recv_ready(c->t->env.uring, &rx->io, c->fd, to, size, 0);
+    else
+        mct_uring_recv(c->t->env.uring, &rx->io, c->fd, to, size, 0);
 }
 
 /* Large payloads go past the staging buffer. */
-static bool post_payload(struct mct_tcp_conn *c)
+static bool post_payload(struct mct_tcp_conn *c, bool again)
 {
     struct mct_tcp_rx *rx = &c->rx;
     uint64_t rest = rx->header.length - rx->offset;
@@ -192,13 +208,13 @@ static bool post_payload(struct mct_tcp_conn *c)
 
     if (rest <= MCT_TCP_DIRECT || rx->header.type == MCT_TCP_NOTIFY)
         return false;
+    rx->place_size = n;
     to = place(c, n);
     if (to != NULL) {
         rx->place = to;
-        rx->place_size = n;
-        post(c, MCT_TCP_RX_PLACE, to, n);
+        post(c, MCT_TCP_RX_PLACE, to, n, again);
     } else {
-        post(c, MCT_TCP_RX_SCRATCH, c->t->scratch, n);
+        post(c, MCT_TCP_RX_SCRATCH, c->t->scratch, n, again);
     }
     return true;
 }
@@ -223,19 +239,24 @@ static void post_staging(struct mct_tcp_conn *c)
             size += MCT_TCP_TRAILER + (size_t)(rx->header.length - rx->offset);
         size -= have;
     }
-    post(c, MCT_TCP_RX_STAGING, rx->staging + have, size);
+    post(c, MCT_TCP_RX_STAGING, rx->staging + have, size, false);
 }
 
-void mct_tcp_receive(struct mct_tcp_conn *c)
+static void receive(struct mct_tcp_conn *c, bool again)
 {
     struct mct_tcp_rx *rx = &c->rx;
 
     if (rx->busy || rx->paused || c->closing)
         return;
     parse(c);
-    if (!rx->paused && !c->closing && (rx->state != MCT_TCP_RX_PAYLOAD || !post_payload(c)))
+    if (!rx->paused && !c->closing && (rx->state != MCT_TCP_RX_PAYLOAD || !post_payload(c, again)))
         post_staging(c);
     rx->pointer = NULL; /* good in this turn only */
+}
+
+void mct_tcp_receive(struct mct_tcp_conn *c)
+{
+    receive(c, false);
 }
 
 void mct_tcp_cancel_receive(struct mct_tcp_conn *c)
@@ -253,7 +274,10 @@ static void receive_done(struct mct_io *io, int res, uint32_t flags)
     struct mct_tcp_rx *rx = &c->rx;
     struct mct_tcp_frame *f = rx->frame;
 
+    bool short_one = rx->where != MCT_TCP_RX_STAGING && res > 0 && (size_t)res < rx->place_size;
+
     (void)flags;
+    c->progress = c->t->turns;
     rx->busy = false;
     if (c->closing)
         return;
@@ -278,5 +302,5 @@ static void receive_done(struct mct_io *io, int res, uint32_t flags)
     }
     if (f != NULL && f->cancel && c->link != NULL && rx->state == MCT_TCP_RX_PAYLOAD)
         mct_tcp_request_check_end(f); /* its memory is quiet now */
-    mct_tcp_receive(c);
+    receive(c, short_one);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Requests of peers about this host's memory. */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -20,20 +21,54 @@ uint16_t mct_tcp_resolve(struct mct_tcp_conn *c, enum mct_op op, const struct mc
     return status;
 }
 
+/* The place of a visitor's tombstones in their list, or its end. */
+static struct mct_tcp_tombstones **find_tombstones(struct mct *t, const void *visitor)
+{
+    struct mct_tcp_tombstones **p = &t->tombstones;
+
+    while (*p != NULL && (*p)->visitor != visitor)
+        p = &(*p)->next;
+    return p;
+}
+
+static bool is_buried(const struct mct_tcp_tombstones *s, uint64_t conn)
+{
+    for (unsigned i = 0; s != NULL && i < MCT_TCP_TOMBSTONES; i++)
+        if (s->conns[i] == conn)
+            return true;
+    return false;
+}
+
+/* False: no memory. */
+static bool bury(struct mct *t, void *visitor, uint64_t conn)
+{
+    struct mct_tcp_tombstones **p = find_tombstones(t, visitor);
+
+    if (*p == NULL) {
+        *p = calloc(1, sizeof(**p));
+        if (*p == NULL)
+            return false;
+        (*p)->visitor = visitor;
+    }
+    if (!is_buried(*p, conn)) /* peers ask again */
+        (*p)->conns[(*p)->at++ % MCT_TCP_TOMBSTONES] = conn;
+    return true;
+}
+
 int mct_tcp_serve(struct mct *t, const struct mct_conn *conn, void *visitor)
 {
     struct mct_tcp_conn *c;
 
-    for (unsigned i = 0; i < MCT_TCP_TOMBSTONES; i++)
-        if (t->tombstones[i].visitor == visitor && t->tombstones[i].conn == conn->id) {
-            close(conn->fd);
-            return -ECANCELED;
-        }
+    if (is_buried(*find_tombstones(t, visitor), conn->id)) {
+        close(conn->fd);
+        return -ECANCELED;
+    }
     return mct_tcp_conn_create(t, conn, NULL, visitor, &c);
 }
 
 int mct_tcp_dismiss(struct mct *t, void *visitor)
 {
+    struct mct_tcp_tombstones **p, *gone;
     int res = 0;
 
     for (struct mct_tcp_conn *c = t->conns; c != NULL; c = c->next) {
@@ -42,10 +77,12 @@ int mct_tcp_dismiss(struct mct *t, void *visitor)
         mct_tcp_close(c, -ECONNABORTED, "its visitor was dismissed");
         res = -EINPROGRESS;
     }
-    if (res == 0) /* the address may name another visitor from now on */
-        for (unsigned i = 0; i < MCT_TCP_TOMBSTONES; i++)
-            if (t->tombstones[i].visitor == visitor)
-                t->tombstones[i].conn = 0;
+    p = find_tombstones(t, visitor);
+    gone = *p;
+    if (res == 0 && gone != NULL) { /* the address may name another visitor from now on */
+        *p = gone->next;
+        free(gone);
+    }
     return res;
 }
 
@@ -73,10 +110,10 @@ static void kill_conn(struct mct_tcp_conn *c, struct mct_tcp_frame *f, uint64_t 
     }
     if (victim == NULL) {
         /* gone, or not here yet: then it shall not come */
-        t->tombstones[t->next_tombstone].visitor = c->visitor;
-        t->tombstones[t->next_tombstone].conn = id;
-        t->next_tombstone = (t->next_tombstone + 1) % MCT_TCP_TOMBSTONES;
-        answer(c, f, MCS_OK);
+        if (bury(t, c->visitor, id))
+            answer(c, f, MCS_OK);
+        else
+            mct_tcp_close(c, -ENOMEM, "there is no memory to remember a killed connection");
         return;
     }
     mct_tcp_count(t, kills, 1);

@@ -60,6 +60,12 @@ static void tcp_fini(struct mct *t)
         link->pins++;
         mct_tcp_link_unpin(link);
     }
+    while (t->tombstones != NULL) {
+        struct mct_tcp_tombstones *s = t->tombstones;
+
+        t->tombstones = s->next;
+        free(s);
+    }
     free(t->scratch);
     free(t);
 }
@@ -123,11 +129,12 @@ static bool tcp_turn(struct mct *t)
 {
     bool moved = t->ready != NULL;
 
-    mct_tcp_flush(t);
+    t->turns++;
+    mct_tcp_flush(t, false);
     moved = mct_uring_turn(t->env.uring) > 0 || moved;
     moved = mct_tcp_deliver(t) || moved;
     moved = mct_tcp_reap(t) || moved;
-    mct_tcp_flush(t); /* answers, and what the engine posted when it heard of others */
+    mct_tcp_flush(t, true); /* answers, and what the engine posted when it heard of others */
     return moved;
 }
 

@@ -21,21 +21,24 @@
 #include "transports/transport.h"
 #include "transports/uring.h"
 
-#define MCT_TCP_REQUESTS 256u                   /* unanswered on one connection, by default */
-#define MCT_TCP_REQUESTS_MAX 4096u              /* the same, at most */
-#define MCT_TCP_SPARE 8u                        /* KILLs beside them */
-#define MCT_TCP_WINDOW (UINT64_C(8) << 20)      /* payload of unanswered requests, bytes */
-#define MCT_TCP_CHUNK ((size_t)256 << 10)       /* payload of one receive, and looked up at once */
-#define MCT_TCP_STAGING ((size_t)64 << 10)      /* small frames are received together */
-#define MCT_TCP_DIRECT ((size_t)16 << 10)       /* more than this goes straight to its place */
-#define MCT_TCP_SEND ((size_t)1 << 20)          /* payload of one send */
+#define MCT_TCP_REQUESTS 256u              /* unanswered on one connection, by default */
+#define MCT_TCP_REQUESTS_MAX 4096u         /* the same, at most */
+#define MCT_TCP_SPARE 8u                   /* KILLs beside them */
+#define MCT_TCP_WINDOW (UINT64_C(8) << 20) /* payload of unanswered requests, bytes */
+#define MCT_TCP_CHUNK ((size_t)256 << 10)  /* payload of one receive, and looked up at once */
+#define MCT_TCP_STAGING ((size_t)64 << 10) /* small frames are received together */
+#define MCT_TCP_LOW_WATER                                                                          \
+    ((size_t)256 << 10)                   /* of a large payload: fewer are not worth a wake-up */
+#define MCT_TCP_DIRECT ((size_t)16 << 10) /* more than this goes straight to its place */
+#define MCT_TCP_SEND ((size_t)1 << 20)    /* payload of one send */
 #define MCT_TCP_SEND_SUMMED ((size_t)512 << 10) /* ... with checksums: what a cache holds */
 #define MCT_TCP_SEND_FRAMES 64u                 /* frames of one send */
 #define MCT_TCP_SEND_IOVS 144u                  /* two a frame, and some for filler */
+#define MCT_TCP_HELD 16u                        /* answers that wait for each other, at most */
 #define MCT_TCP_SENDS 8u                        /* one under way, others await their notification */
 #define MCT_TCP_COPIED_MAX 3u                   /* zero-copy sends in a row that were copied */
 #define MCT_TCP_ZEROS ((size_t)64 << 10)        /* filler comes from here */
-#define MCT_TCP_TOMBSTONES 256u                 /* killed before they were served */
+#define MCT_TCP_TOMBSTONES 256u                 /* of one visitor: killed before they were served */
 #define MCT_TCP_META (sizeof(struct mct_tcp_header) + sizeof(struct mct_tcp_trailer))
 #define MCT_TCP_HEADER sizeof(struct mct_tcp_header)
 #define MCT_TCP_TRAILER sizeof(struct mct_tcp_trailer)
@@ -88,9 +91,10 @@ enum mct_tcp_rx_where { MCT_TCP_RX_STAGING, MCT_TCP_RX_PLACE, MCT_TCP_RX_SCRATCH
 struct mct_tcp_rx {
     struct mct_io io;
     bool busy, canceled;
-    bool paused; /* no frame is free for an answer: the peer reads none */
-    bool lean;   /* large payloads come: leave them in the socket until their place is known */
-    bool drop;   /* the payload goes nowhere */
+    bool paused;   /* no frame is free for an answer: the peer reads none */
+    int low_water; /* SO_RCVLOWAT as it is set; 0: never was */
+    bool lean;     /* large payloads come: leave them in the socket until their place is known */
+    bool drop;     /* the payload goes nowhere */
     enum mct_tcp_rx_where where;
     enum mct_tcp_rx_state state;
     uint8_t *staging;
@@ -128,6 +132,8 @@ struct mct_tcp_conn {
     struct mct_tcp_frame *frames, *free_frames;
     unsigned nframes, fresh; /* frames[fresh..nframes) were never used */
     unsigned in_use;
+    unsigned queued, bare; /* frames in the out list; of them, answers without payload */
+    uint64_t progress;     /* turn in which something was received last */
     /* initiator */
     struct mct_tcp_frame **table; /* by id & mask */
     uint64_t mask, next_id;
@@ -148,6 +154,15 @@ struct mct_link {
     bool gone;
 };
 
+/* Connections that a visitor had killed and that are not here, or not yet. Each visitor has its own, so
+ * that none makes another's be forgotten. */
+struct mct_tcp_tombstones {
+    struct mct_tcp_tombstones *next;
+    void *visitor;
+    unsigned at;                        /* the oldest */
+    uint64_t conns[MCT_TCP_TOMBSTONES]; /* 0: none */
+};
+
 struct mct {
     struct mct_env env;
     struct mct_stats stats;
@@ -155,15 +170,12 @@ struct mct {
     struct mct_tcp_conn *conns;
     struct mct_link *links;
     struct mct_tcp_conn *ready;
+    uint64_t turns;
     struct mct_slice *done, **done_end;
     struct mct_tcp_frame *killed; /* answered KILLs that the engine has not heard of */
     unsigned closing;             /* connections */
     uint8_t *scratch;             /* MCT_TCP_CHUNK bytes: what nobody wants */
-    struct {
-        void *visitor;
-        uint64_t conn;
-    } tombstones[MCT_TCP_TOMBSTONES];
-    unsigned next_tombstone;
+    struct mct_tcp_tombstones *tombstones;
 };
 
 /* The stats are read by other threads: partner is whoever reads what stats() points to. */
@@ -196,8 +208,9 @@ void mct_tcp_link_unpin(struct mct_link *link);
 void mct_tcp_queue(struct mct_tcp_frame *f, bool urgent);
 void mct_tcp_withdraw(struct mct_tcp_frame *f);
 void mct_tcp_ready(struct mct_tcp_conn *c);
-/* Makes sends of what is queued. */
-void mct_tcp_flush(struct mct *t);
+/* Makes sends of what is queued. A target's answers without payload may wait while its connection goes
+ * on receiving in every turn, so that one send carries many; last: of this turn. */
+void mct_tcp_flush(struct mct *t, bool last);
 /* Asks the kernel to stop the send under way. */
 void mct_tcp_cancel_send(struct mct_tcp_conn *c);
 
