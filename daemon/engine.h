@@ -104,6 +104,7 @@ struct mcd_task {
     bool ending, hurried; /* its slices are being called back; were */
     bool awaits, looked;  /* a fresh description; had one */
     bool inbox_full;      /* and tries again soon */
+    uint8_t fulls;        /* times in a row */
     bool unsettled;       /* something of it may still land at the peer */
 };
 

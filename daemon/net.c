@@ -41,10 +41,13 @@ static void on_done(void *context, struct mct_slice *s)
 {
     struct mcd_engine *g = context;
     struct mcd_net *n = g->net;
+    struct mcd_slice *slice = s->owner;
 
     if (n->closing)
         return;
-    ((struct mcd_slice *)s->owner)->back = true;
+    slice->back = true;
+    if (s->status == MCS_CANCELED && s->op != MCT_READ && s->conn != 0 && !s->settled)
+        mcd_route_doubt(slice->task->lane->route, s->conn); /* before it can be lost */
     s->next = NULL;
     *n->returned_end = s;
     n->returned_end = &s->next;

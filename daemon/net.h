@@ -19,10 +19,12 @@
 
 #define MCD_GATHER 32u     /* slices given to a transport at a time */
 #define MCD_UNSETTLED 256u /* connections of a route that await their kill */
+#define MCD_DOUBTFUL 256u  /* connections of a route with WRITEs that were called back */
 #define MCD_TICK_NS UINT64_C(10000000)
 #define MCD_GRACE_US 20000u   /* an ending task lets the peer's answers in for so long */
 #define MCD_STUCK_US 1000000u /* what a transport does not hand back by then is taken by force */
-#define MCD_AGAIN_US 2000u    /* between tries to deliver into a full inbox */
+#define MCD_AGAIN_US 2000u    /* between tries to deliver into a full inbox, at first: it doubles */
+#define MCD_AGAIN_DOUBLES 4u  /* so many times */
 #define MCD_DAMAGES 4u        /* tries of a slice that arrives damaged */
 
 /* What the control thread sees of a rail: written relaxed by the engine. */
@@ -69,7 +71,10 @@ struct mcd_route {
     uint64_t waiting;                                /* bytes, in lanes and to be sent again */
     uint64_t tasks;                                  /* read relaxed by the control thread */
     struct mcd_unsettled unsettled[MCD_UNSETTLED];
-    uint32_t nunsettled;  /* read relaxed by the control thread */
+    uint32_t nunsettled; /* read relaxed by the control thread */
+    /* living connections on which a WRITE was called back before its answer came */
+    uint64_t doubtful[MCD_DOUBTFUL];
+    unsigned ndoubtful;
     unsigned next_killer; /* the rail that asks next */
     uint64_t down_since;  /* ns; 0: a rail works */
     uint64_t moved_over;  /* read relaxed by the control thread */
@@ -118,8 +123,6 @@ static inline bool mcd_net_idle(const struct mcd_net *n)
 }
 /* Was what went over networks since this was asked last much, and in large requests? */
 bool mcd_net_was_bulk(struct mcd_engine *g);
-/* Asks the io_uring to ring the engine's epoll with its next completion. False: one waits already. */
-bool mcd_net_may_sleep(struct mcd_engine *g);
 /* The last look before sleep: true when nothing waits, and whatever comes will ring. */
 bool mcd_net_may_sleep(struct mcd_engine *g);
 /* Milliseconds that the engine may sleep, -1: any time. */
@@ -149,6 +152,9 @@ void mcd_route_show(struct mcd_engine *g, struct mcd_route *r);
 
 /* A WRITE came back from a lost connection without an answer. False: there are too many. */
 bool mcd_route_unsettled(struct mcd_route *r, uint64_t conn);
+/* A WRITE was called back from a connection before its answer came: if that connection is lost, it is
+ * to be killed like one that lost WRITEs, or the bytes could land over later ones. */
+void mcd_route_doubt(struct mcd_route *r, uint64_t conn);
 void mcd_route_ask_kills(struct mcd_engine *g, struct mcd_route *r);
 /* From the transports. */
 void mcd_route_on_lost(struct mcd_engine *g, struct mct_link *link, uint64_t conn, int error);

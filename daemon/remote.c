@@ -726,7 +726,9 @@ void mcd_remote_back(struct mcd_engine *g, struct mcd_slice *s)
         drop(g, t, s);
         t->error = MCS_INBOX_FULL;
         t->inbox_full = true;
-        arm(g, t, MCD_AGAIN_US);
+        arm(g, t, MCD_AGAIN_US << t->fulls);
+        if (t->fulls < MCD_AGAIN_DOUBLES)
+            t->fulls++;
         return;
     case MCS_STALE:
     case MCS_INVALID_HANDLE:

@@ -272,6 +272,30 @@ bool mcd_route_unsettled(struct mcd_route *r, uint64_t conn)
     return true;
 }
 
+void mcd_route_doubt(struct mcd_route *r, uint64_t conn)
+{
+    if ((r->o.ops->capabilities & MCT_CAP_KILL) == 0)
+        return;
+    for (unsigned i = 0; i < r->ndoubtful; i++)
+        if (r->doubtful[i] == conn)
+            return;
+    if (r->ndoubtful < MCD_DOUBTFUL)
+        r->doubtful[r->ndoubtful++] = conn;
+    else
+        (void)mcd_route_unsettled(r, conn); /* killed at once, then; full: writes wait anyway */
+}
+
+/* It is lost: what was called back may still land. */
+static void end_doubt(struct mcd_route *r, uint64_t conn)
+{
+    for (unsigned i = 0; i < r->ndoubtful; i++)
+        if (r->doubtful[i] == conn) {
+            r->doubtful[i] = r->doubtful[--r->ndoubtful];
+            (void)mcd_route_unsettled(r, conn);
+            return;
+        }
+}
+
 void mcd_route_ask_kills(struct mcd_engine *g, struct mcd_route *r)
 {
     for (unsigned i = 0; i < r->nunsettled; i++) {
@@ -314,6 +338,7 @@ void mcd_route_on_lost(struct mcd_engine *g, struct mct_link *link, uint64_t con
     if (r == NULL)
         return;
     rr = &r->rails[rail];
+    end_doubt(r, conn);
     mcd_debug("engine %u, peer %s: rail %s - %s lost connection %016llx: %s", g->o.id, r->o.peer,
               rr->local, rr->peer, (unsigned long long)conn, strerror(-error));
     mcd_rail_lost(&rr->rail, g->net->now);

@@ -25,7 +25,7 @@ struct mcd_buffer {
     uint64_t offset;           /* of the buffer in the extent */
     uint32_t access;           /* MCS_ACCESS_* */
     uint32_t count;            /* times this very range was published */
-    int32_t node;    /* NUMA node of the memory, -1 unknown */
+    int32_t node;              /* NUMA node of the memory, -1 unknown */
 };
 
 struct mcd_snapshot {

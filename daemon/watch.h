@@ -7,17 +7,16 @@
 #ifndef MCD_WATCH_H
 #define MCD_WATCH_H
 
-#include <stdalign.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 struct mcd_agent;
 
 struct mcd_watch {
-    alignas(16) void (*ready)(struct mcd_watch *w, uint32_t events); /* EPOLL* */
+    void (*ready)(struct mcd_watch *w, uint32_t events); /* EPOLL* */
     void *context;
-    int fd; /* -1: not watched */
-};
+    int fd;                     /* -1: not watched */
+} __attribute__((aligned(16))); /* its address is tagged in epoll's data */
 
 /* The fd stays the caller's; remove the watch before closing it. 0 or a negative errno. */
 int mcd_watch_add(struct mcd_agent *a, struct mcd_watch *w, int fd, uint32_t events);

@@ -77,6 +77,39 @@ Test(remote_ends, an_ending_task_waits_for_a_kill_that_comes_soon)
     far_fini(&x);
 }
 
+/* A task that was called back before the peer's answer, and then its connection is lost: the bytes must
+ * not land over those of a later one. */
+Test(remote_ends, what_was_called_back_is_killed_with_its_connection)
+{
+    struct far x;
+    struct mcs_desc d, next, cancel = {.op = MCS_OP_CANCEL};
+
+    far_init(&x, 1);
+    far_link(&x, 0)->latency = UINT64_C(1) << 60; /* no answer, ever */
+    fake.step = 1; /* and too little time to call it silent for that */
+    d = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, 64);
+    fix_push(&x.f, &d);
+    far_until_out(&x, 1);
+    cancel.slot = d.slot;
+    cancel.generation = d.generation;
+    fix_push(&x.f, &cancel);
+    far_ends(&x, &d, MCS_STATE_CANCELED, MCS_CANCELED);
+    cr_assert(!far_settled(x.f.client.slot_table[0]));
+    cr_assert_eq(x.route->nunsettled, 0u, "the connection lives");
+    fake_lose(far_link(&x, 0), far_link(&x, 0)->conns[0], -ECONNRESET);
+    cr_assert_eq(x.route->nunsettled, 1u);
+    far_link(&x, 0)->latency = 100000;
+    fake.step = 1000;
+    far_adopt(&x, x.route, 0);
+    next = far_desc(&x, MCS_OP_WRITE, 1, 0, 0, 64);
+    fix_push(&x.f, &next);
+    far_completes(&x, &next, 64);
+    cr_assert_eq(fake.killed, 1u);
+    cr_assert_null(fake.leftovers, "before it was written");
+    cr_assert_eq(x.route->ndoubtful, 0u);
+    far_fini(&x);
+}
+
 Test(remote_ends, what_is_back_already_is_not_canceled)
 {
     struct far x;
