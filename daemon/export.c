@@ -331,6 +331,20 @@ static struct mcd_visitor *visitor_of(struct mcd_peer *p, uint64_t route)
     return v;
 }
 
+/*
+ * Does an engine still take what an agent's earlier life has sent?  Its kernel goes on sending after
+ * the process has died, and whatever of that comes after a write of the next life would undo it.
+ */
+static bool earlier_lives_go_on(struct mcd_cluster *c)
+{
+    bool any = false;
+
+    for (struct mcd_peer *p = c->peers; p != NULL; p = p->next)
+        if (p->state == MCD_PEER_DEFUNCT && p->visitors != NULL)
+            any = !mcd_exports_drop(p) || any;
+    return any;
+}
+
 void mcd_export_on_rails(struct mcd_peer *p, const struct mcd_wire_header *h, const uint8_t *m,
                          size_t size)
 {
@@ -353,6 +367,8 @@ void mcd_export_on_rails(struct mcd_peer *p, const struct mcd_wire_header *h, co
         answer.error =
             (char *)"this agent has [peer] require_encryption = yes, and its rails carry "
                     "plain text: there is no rail to give";
+    } else if (earlier_lives_go_on(c)) {
+        status = MCS_BUSY; /* for some milliseconds: the asker tries again */
     } else {
         if (p->exports == NULL)
             p->exports = calloc(1, sizeof(*p->exports));

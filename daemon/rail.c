@@ -106,6 +106,8 @@ void mcd_rail_tick(struct mcd_rail *r, bool alone, uint64_t now)
 {
     if (r->state == MCD_RAIL_SUSPECT && r->conns > r->dying && (alone || now >= r->rest_until))
         enter(r, MCD_RAIL_PROBATION, r->reason, now);
+    if (r->room == 0 && r->out == 0)
+        r->room = UINT32_MAX; /* to be seen anew */
 }
 
 bool mcd_rail_silent(struct mcd_rail *r, uint64_t progress, uint64_t now)

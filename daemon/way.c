@@ -313,7 +313,7 @@ static void got_tokens(struct mcd_call *call, uint32_t status, const uint8_t *pa
                             w->peer->address, text);
         }
         for (unsigned i = 0; i < w->nrails; i++)
-            w->rails[i].retry_at = now + RETRY_MAX;
+            w->rails[i].retry_at = now + (status == MCS_BUSY ? RETRY_MIN : RETRY_MAX);
     } else {
         for (unsigned i = 0; i < w->nrails; i++)
             for (; w->asked[i] != 0 && used < m->n_token; w->asked[i]--, used++)

@@ -418,3 +418,23 @@ Test(schedule, who_cannot_go_saves_nothing_up, .timeout = 60)
     far_queue_fini(&x, &other);
     far_fini(&x);
 }
+
+/* A link whose only connection is about to go takes nothing and says nothing yet. */
+Test(schedule, a_link_that_takes_nothing_keeps_nothing_from_the_other, .timeout = 60)
+{
+    struct far x;
+    uint64_t before;
+
+    far_init(&x, 2);
+    set(&x, 0, 1, 10000);
+    set(&x, 1, 1, 10000);
+    far_link(&x, 0)->max_out = 0;
+    stream(&x, 4, 16 * MiB);
+    cr_assert_eq(far_link(&x, 0)->moved, 0u);
+    far_link(&x, 0)->max_out = 1024;
+    before = fake.now;
+    while (fake.now < before + 20000000)
+        stream(&x, 4, 4 * MiB);
+    cr_assert_gt(far_link(&x, 0)->moved, 0u, "and is asked again soon");
+    far_fini(&x);
+}

@@ -76,7 +76,37 @@ def pause(seconds):
 
 class Worker:
     def __init__(self, k, life):
-        self.k, self.rng = k, random.Random(f"{seed} {k} {life}")
+        self.k, self.life, self.rounds = k, life, 0
+        self.rng = random.Random(f"{seed} {k} {life}")
+
+    def data(self, size):
+        """Random bytes that tell, every 64 of them, who wrote them and when."""
+        self.rounds += 1
+        chunk = bytearray(Chunk(self.rng, size).bytes)
+        for i, byte in enumerate(struct.pack("<4sBHI", b"soak", self.k, self.life, self.rounds)):
+            n = len(chunk[i::64])
+            chunk[i::64] = bytes([byte]) * n
+        return bytes(chunk)
+
+    def differs(self, slot, got, wanted):
+        """Says where bytes are others than were written, and whose they are. The owner's own after a revocation
+        are no error."""
+        self.known.pop(slot)
+        runs = []
+        for at in range(0, len(wanted), 64):
+            if got[at:at + 64] == wanted[at:at + 64]:
+                continue
+            if got[at:at + 4] == b"soak" and len(got) - at >= 11:
+                whose = "worker %d, life %d, round %d" % struct.unpack("<BHI", got[at + 4:at + 11])
+            else:
+                whose = got[at:at + 4].hex()
+            if runs and runs[-1][1] == at and runs[-1][2] == whose:
+                runs[-1][1] = at + 64
+            else:
+                runs.append([at, at + 64, whose])
+        if {whose for _, _, whose in runs} != {"55555555"}:
+            raise AssertionError(f"{time.monotonic():.3f}: worker {self.k}, life {self.life}, round {self.rounds}: slot "
+                                 f"{slot}, bytes of round {struct.unpack('<I', wanted[7:11])[0]} are others: {runs[:8]}")
 
     def run(self, pipe):
         i, j = PAIRS[self.k]
@@ -138,7 +168,8 @@ class Worker:
         fill(self.back, SLOT, 0)
         t = self.one(self.c.request(READ, self.back, self.segment, self.at + slot * SLOT, len(data)))
         if t.state == COMPLETED:
-            check(peek(self.back, len(data)) == data, f"worker {self.k}: slot {slot} has other bytes than were written")
+            if peek(self.back, len(data)) != data:
+                self.differs(slot, peek(self.back, len(data)), data)
         self.met(t)
 
     def met(self, t):
@@ -151,8 +182,8 @@ class Worker:
         r = self.rng
         slot = r.randrange(SLOTS)
         at = self.at + slot * SLOT
-        size = r.choice([1, 64, 4096, 65536, SLOT, r.randrange(1, SLOT)])
-        data = Chunk(r, size).bytes
+        size = r.choice([11, 64, 4096, 65536, SLOT, r.randrange(11, SLOT)])
+        data = self.data(size)
         kind = r.randrange(8)
         if kind == 0:
             self.verify(r.randrange(SLOTS))
@@ -224,6 +255,7 @@ def attend(seconds, strict=False):
                 w.join()
                 workers[k] = employ(k)
             else:
+                print(*events, sep="\n")
                 raise AssertionError(f"worker {k} ended: {word} {os.waitpid(w.pid, os.WNOHANG)}")
         threading.Event().wait(0.01)
 
@@ -248,7 +280,7 @@ def heal():
             h.throttle(r, None)
 
 
-happened = collections.Counter()
+happened, events = collections.Counter(), collections.deque(maxlen=30)
 end = time.monotonic() + MINUTES * 60
 while time.monotonic() < end:
     what = rng.choice(["down", "down", "drop", "drop", "one way", "reset", "lose", "throttle", "freeze", "kill agent",
@@ -256,6 +288,7 @@ while time.monotonic() < end:
     h, r, long = rng.choice(net.hosts), rng.randrange(RAILS), rng.uniform(0.2, 3)
     i = h.number - 1
     happened[what] += 1
+    events.append(f"{time.monotonic():.3f}: {what}, host {h.name}, rail {r}, {long:.1f} s")
     if what == "down":
         h.down(r)
         attend(long)
@@ -291,6 +324,7 @@ while time.monotonic() < end:
         targets[PAIRS[k][1]].revoke(k)
     if rng.random() < 0.7:
         heal()
+        events.append(f"{time.monotonic():.3f}: healed")
     attend(rng.uniform(0, 1))
     for t in targets:
         t.check_guards()
