@@ -56,6 +56,8 @@ struct mcd_route_rail *mcd_schedule_rail(struct mcd_route *r, uint64_t *length, 
 
         if (!mcd_rail_works(rail) || (working > 1 && (int)i == avoid))
             continue;
+        if (working > 1 && rail->room == 0)
+            continue; /* its link took nothing at all; until the next tick others may */
         part = mcd_rail_slice(rail, now);
         part = part < whole ? part : whole;
         finish = mcd_rail_finish(rail, part, now);
@@ -66,8 +68,6 @@ struct mcd_route_rail *mcd_schedule_rail(struct mcd_route *r, uint64_t *length, 
         }
         if (!mcd_rail_has_room(rail, part, now))
             continue;
-        if (working > 1 && rail->room == 0)
-            continue; /* its link took nothing at all; until the next tick others may */
         if (working > 1 && look == NULL && mcd_rail_wants_look(rail, now))
             look = rr;
         if (roomy == NULL || finish < roomy_finish) {

@@ -158,7 +158,14 @@ def check(condition, *words):
 
 
 def equal(got, wanted, what=""):
-    check(got == wanted, f"{what}: got {got!r}, wanted {wanted!r}")
+    if got == wanted:
+        return
+    if isinstance(got, bytes) and isinstance(wanted, bytes) and len(got) == len(wanted) > 256:
+        at = next(i for i, pair in enumerate(zip(got, wanted)) if pair[0] != pair[1])
+        others = sum(a != b for a, b in zip(got, wanted))
+        raise AssertionError(f"{what}: {others} of {len(got)} bytes differ, from {at} on: got {got[at:at + 16].hex()}, "
+                             f"wanted {wanted[at:at + 16].hex()}")
+    raise AssertionError(f"{what}: got {got!r}, wanted {wanted!r}"[:10000])
 
 
 def await_(condition, what, seconds=PATIENCE):

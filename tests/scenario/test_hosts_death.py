@@ -42,6 +42,15 @@ def ends(batch, tasks, what, causes=GONE):
     return seen
 
 
+def reopened(client):
+    """A handle of the owner's segment, once its agent can be reached."""
+    try:
+        return client.open(owner.names)
+    except McshmError as e:
+        check(e.status in (PEER_UNREACHABLE, TIMEOUT), e)
+        return None
+
+
 # the owner's agent is killed in mid-transfer, and is back under the same name
 owner = Owner(b, "owner", SIZE)
 segment = writer.open(owner.names)
@@ -122,9 +131,42 @@ for i in range(3):
     child.pipe.recv()
     child.kill()
     await_(lambda: a.status()["sessions"] == 2, "the killed client's session to go")
+    owner.c.revoke(owner.p, SIZE)  # what was on its way may land until then
     fill(owner.p, SIZE, 9)
-    equal(writer.read(source, segment, owner.at, SIZE).state, COMPLETED, "the others go on")
-    equal(owner.peek(), b"\x09" * SIZE, "bytes after the writer's death")
+    owner.at = owner.c.buffer(owner.p, SIZE)
+    for k in range(5):
+        equal(writer.read(source, segment, owner.at, SIZE).state, COMPLETED, "the others go on")
+        equal(owner.peek(), b"\x09" * SIZE, "bytes after the writer's death")
+
+# an agent is killed while the one it writes to stands still, and starts again: what the kernels still hold of its
+# earlier life does not land on what the next one writes
+before = Client(c.socket, "before")
+p = before.alloc(SIZE)
+fill(p, SIZE, 1)
+fill(owner.p, SIZE, 0)
+s = before.open(owner.names)
+batch = before.batch(32)
+for i in range(32):
+    before.submit(batch, before.request(WRITE, p, s, owner.at, SIZE))
+await_(lambda: owner.peek(0, 1) == b"\1", "the first bytes to land")
+b.freeze()
+c.kill()
+before.close()
+c.start()
+after = Client(c.socket, "after")
+p = after.alloc(SIZE)
+fill(p, SIZE, 2)
+thaw = threading.Timer(0.2, b.thaw)
+thaw.start()
+s = await_(lambda: reopened(after), "the next life to reach it")
+thaw.join()
+t = after.run(after.request(WRITE, p, s, owner.at, 0), pieces=[(k * 65536, k * 65536, 4096) for k in range(128)])
+equal((t.state, t.error), (COMPLETED, OK), "the next life's write")
+for i in range(50):
+    for k in range(128):
+        equal(owner.peek(k * 65536, 4096), b"\2" * 4096, "bytes of an earlier life on newer ones")
+    equal(after.read(p, s, owner.at, MiB).state, COMPLETED, "a read")
+after.close()
 
 # a whole agent is killed while it writes: the owner's memory is quiet at once, and the peer is forgotten
 twin = Client(c.socket, "twin")

@@ -69,6 +69,7 @@ def rate(seconds=1.5):
 alone = rate()
 victims = [Client(a.socket, "writes") for _ in range(2)]
 victims = [(d, d.open(owner.names)) for d in victims]
+lines = len(a.text().splitlines())
 hb.drop()
 hb.filter("-p tcp --syn -j DROP")
 begun = time.monotonic()
@@ -115,6 +116,8 @@ check(OK not in causes, "a dead peer has answered", causes)
 check(beside > alone / 3, "a dead peer slows others down:", alone, beside)
 syns, seconds = hb.dropped()[0], time.monotonic() - begun
 check(syns <= 10 * (seconds + 1), syns, "attempts to connect to a dead peer in", seconds, "s")
+said = a.text().splitlines()[lines:]
+check(len(said) <= 20 * (1 + seconds / 60), len(said), "lines about one dead peer:", "\n".join(said))
 hb.heal()
 await_(lambda: a.sees(b), lambda: f"the peer to come back: {a.peers()}")
 equal(late.write(p, segment, owner.at, MiB).state, COMPLETED, "the peer is back")
