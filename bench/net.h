@@ -6,6 +6,7 @@
 #include "fit.h"
 #include "hosts.h"
 #include "iperf.h"
+#include "stream.h"
 #include "mooncake.h"
 #include "options.h"
 #include "pair.h"
@@ -17,6 +18,7 @@
 #define NET_LIST_MAX 16u
 #define NET_CLIENTS_MAX 8u
 #define NET_ROWS_MAX 2048u
+#define NET_STREAMS_MAX 64u
 #define NET_IN_FLIGHT_MAX (UINT64_C(256) << 20) /* bytes of all clients' batches together */
 
 struct net_list {
@@ -48,6 +50,8 @@ struct net_row {
     unsigned batch, clients;
     unsigned rails; /* 0: as the running agent has it, and so has checksums */
     bool checksum;
+    bool warm;     /* all tasks have one place: as warm as iperf3's buffer */
+    uint64_t span; /* bytes that a client goes through */
     mcshm_path path;
     struct stats_rounds gbps, tasks_s, p50_us, p99_us, p999_us;
     struct stats_rounds agents_cpu, initiator_cpu, target_cpu, clients_cpu; /* seconds per GB */
@@ -88,6 +92,11 @@ struct net_figures {
     double zero_copy_sends; /* of both agents, that the kernel did not copy after all */
     uint64_t page_size;
     struct stats_rounds iperf_gbps, iperf_cpu;
+    struct net_stream {
+        uint64_t span;
+        struct stats_rounds gbps, cpu;
+    } streams[NET_STREAMS_MAX]; /* the bare stream over as much memory */
+    unsigned stream_count;
     double ucx_gbps[NET_LIST_MAX]; /* by place in options.sizes */
     struct net_rival rivals[NET_LIST_MAX];
     unsigned rival_count;
@@ -104,6 +113,9 @@ int net_command(int argc, char **argv);
 /* Parts of a run; each 0 or a negative errno, said already. */
 int net_sweep(const struct net_options *o, const struct hosts *h, struct net_figures *f);
 void net_run_iperf(const struct hosts *h, struct net_figures *f); /* one more round */
+/* The bare stream for the spans of all rows of 1 MiB and more; rows must be there. */
+int net_run_streams(const struct net_options *o, const struct hosts *h, struct net_figures *f);
+struct net_stream *net_stream_of(struct net_figures *f, const struct net_row *r);
 void net_run_rivals(const struct net_options *o, const struct hosts *h, struct net_figures *f);
 int net_run_failover(const struct net_options *o, struct net_figures *f);
 int net_run_idle(const struct net_options *o, const struct hosts *h, struct net_figures *f);

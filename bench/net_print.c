@@ -54,6 +54,7 @@ static const char *path_of(const struct net_figures *f)
 static cJSON *row_json(const struct net_options *o, struct net_figures *f, struct net_row *r)
 {
     const struct net_rival *rival = rival_of(f, r);
+    struct net_stream *stream = net_stream_of(f, r);
     cJSON *row = cJSON_CreateObject();
 
     report_text(row, "op", op_name(r));
@@ -78,6 +79,10 @@ static cJSON *row_json(const struct net_options *o, struct net_figures *f, struc
     report_number(row, "client_cpu_s_per_gb", stats_median(&r->clients_cpu), 4);
     report_number(row, "iperf_gbps", stats_median(&f->iperf_gbps), 3);
     report_number(row, "iperf_cpu_s_per_gb", stats_median(&f->iperf_cpu), 4);
+    report_count(row, "span", r->span);
+    cJSON_AddBoolToObject(row, "warm", r->warm);
+    report_number(row, "stream_gbps", stream == NULL ? NAN : stats_median(&stream->gbps), 3);
+    report_number(row, "stream_cpu_s_per_gb", stream == NULL ? NAN : stats_median(&stream->cpu), 4);
     report_number(row, "mooncake_gbps", larger(rival->plain.gbps, rival->pooled.gbps), 4);
     report_number(row, "mooncake_tasks_s", larger(rival->plain.tasks_s, rival->pooled.tasks_s), 0);
     report_number(row, "mooncake_plain_gbps", rival->plain.gbps, 4);
@@ -195,17 +200,19 @@ static void print_head(const struct net_options *o, struct net_figures *f)
 
 static void print_rows(const struct net_options *o, struct net_figures *f)
 {
-    printf("  %-5s %-8s %5s %7s %5s %3s %7s %9s %9s %9s %9s %6s %6s %8s %8s %7s\n", "op", "size",
-           "batch", "clients", "rails", "crc", "GB/s", "tasks/s", "p50 us", "p99 us", "p99.9 us",
-           "agents", "client", "Mooncake", "pooled", "UCX put");
+    printf("  %-5s %-8s %5s %7s %5s %3s %7s %9s %9s %9s %9s %6s %6s %8s %8s %7s %7s %6s\n", "op",
+           "size", "batch", "clients", "rails", "crc", "GB/s", "tasks/s", "p50 us", "p99 us",
+           "p99.9 us", "agents", "client", "Mooncake", "pooled", "UCX put", "stream", "CPU");
     for (unsigned i = 0; i < f->count; i++) {
         struct net_row *r = &f->rows[i];
         const struct net_rival *rival = rival_of(f, r);
-        char size[32], rails[16], c[10][16];
+        struct net_stream *stream = net_stream_of(f, r);
+        char size[32], batch[16], rails[16], c[12][16];
 
         snprintf(rails, sizeof(rails), "%u", r->rails);
-        printf("  %-5s %-8s %5u %7u %5s %3s %7s %9s %9s %9s %9s %6s %6s %8s %8s %7s\n", op_name(r),
-               report_size(r->size, size, sizeof(size)), r->batch, r->clients,
+        snprintf(batch, sizeof(batch), "%u%s", r->batch, r->warm ? "w" : "");
+        printf("  %-5s %-8s %5s %7u %5s %3s %7s %9s %9s %9s %9s %6s %6s %8s %8s %7s %7s %6s\n",
+               op_name(r), report_size(r->size, size, sizeof(size)), batch, r->clients,
                o->peer == NULL ? rails : "-",
                o->peer != NULL ? "-"
                : r->checksum   ? "on"
@@ -219,8 +226,15 @@ static void print_rows(const struct net_options *o, struct net_figures *f)
                report_cell(stats_median(&r->clients_cpu), 3, c[6], sizeof(c[6])),
                report_cell(rival->plain.gbps, 3, c[7], sizeof(c[7])),
                report_cell(rival->pooled.gbps, 3, c[8], sizeof(c[8])),
-               report_cell(ucx_of(o, f, r), 3, c[9], sizeof(c[9])));
+               report_cell(ucx_of(o, f, r), 3, c[9], sizeof(c[9])),
+               report_cell(stream == NULL ? NAN : stats_median(&stream->gbps), 3, c[10],
+                           sizeof(c[10])),
+               report_cell(stream == NULL ? NAN : stats_median(&stream->cpu), 3, c[11],
+                           sizeof(c[11])));
     }
+    printf(
+        "  w: all tasks have one place, as warm as iperf3's buffer; stream: bare sockets over as "
+        "much memory as the row's\n");
     if (f->left_out > 0)
         printf("  %u combinations left out: more than %u MiB in flight\n", f->left_out,
                (unsigned)(NET_IN_FLIGHT_MAX >> 20));

@@ -10,14 +10,23 @@
 #include <string.h>
 
 #define SPAN_MIN (UINT64_C(1) << 20)
+#define STREAM_SECONDS 0.3
 
 /* Every task of a batch has its place, which the next batch uses again, as Mooncake's and UCX's
  * benchmarks do. */
-static uint64_t span_of(uint64_t size, uint64_t batch)
+static uint64_t span_of(uint64_t size, uint64_t batch, bool warm)
 {
-    uint64_t span = size * batch;
+    uint64_t span = warm ? size : size * batch;
 
     return span >= SPAN_MIN ? span : (SPAN_MIN + size - 1) / size * size;
+}
+
+/* READ and WRITE; the same again with one place for all tasks, where it is large and they are many. */
+#define KINDS 4u
+
+static bool has_warm(uint64_t size, uint64_t batch)
+{
+    return size >= SPAN_MIN && batch > 1;
 }
 
 static bool fits(uint64_t size, uint64_t batch, uint64_t clients)
@@ -42,8 +51,8 @@ static uint64_t region_of(const struct net_options *o)
     for (unsigned i = 0; i < o->sizes.count; i++)
         for (unsigned k = 0; k < o->batches.count; k++)
             if (fits(o->sizes.value[i], o->batches.value[k], 1) &&
-                span_of(o->sizes.value[i], o->batches.value[k]) > most)
-                most = span_of(o->sizes.value[i], o->batches.value[k]);
+                span_of(o->sizes.value[i], o->batches.value[k], false) > most)
+                most = span_of(o->sizes.value[i], o->batches.value[k], false);
     return most;
 }
 
@@ -90,7 +99,7 @@ static int run_row(struct net_stage *s, struct net_row *row, struct net_figures 
                           .opcode = row->opcode,
                           .size = row->size,
                           .batch = row->batch,
-                          .span = span_of(row->size, row->batch),
+                          .span = row->span,
                           .seconds = o->seconds / 4};
     struct net_result results[NET_CLIENTS_MAX];
     uint64_t touched[NET_CLIENTS_MAX] = {0};
@@ -137,22 +146,29 @@ static int run_stage(const struct net_options *o, const struct hosts *h, unsigne
     for (unsigned c = 0; c < o->clients.count; c++)
         for (unsigned i = 0; i < o->sizes.count; i++)
             for (unsigned k = 0; k < o->batches.count; k++)
-                for (unsigned op = MCSHM_READ; rc == 0 && op <= MCSHM_WRITE; op++) {
+                for (unsigned kind = 0; rc == 0 && kind < KINDS; kind++) {
                     struct net_row *row = &f->rows[f->count];
+                    unsigned op = kind % 2 == 0 ? MCSHM_READ : MCSHM_WRITE;
+                    bool warm = kind >= 2;
 
                     if (op == MCSHM_READ ? !o->read : !o->write)
+                        continue;
+                    if (warm && !has_warm(o->sizes.value[i], o->batches.value[k]))
                         continue;
                     if (!fits(o->sizes.value[i], o->batches.value[k], o->clients.value[c]) ||
                         f->count == NET_ROWS_MAX) {
                         f->left_out++;
                         continue;
                     }
-                    *row = (struct net_row){.opcode = (mcshm_opcode)op,
-                                            .size = o->sizes.value[i],
-                                            .batch = (unsigned)o->batches.value[k],
-                                            .clients = (unsigned)o->clients.value[c],
-                                            .rails = h != NULL ? rails : 0,
-                                            .checksum = checksum};
+                    *row = (struct net_row){
+                        .opcode = (mcshm_opcode)op,
+                        .size = o->sizes.value[i],
+                        .batch = (unsigned)o->batches.value[k],
+                        .clients = (unsigned)o->clients.value[c],
+                        .rails = h != NULL ? rails : 0,
+                        .warm = warm,
+                        .span = span_of(o->sizes.value[i], o->batches.value[k], warm),
+                        .checksum = checksum};
                     rc = run_row(&s, row, f);
                     f->count++;
                     progress_show(f->count + f->left_out, total, "rows");
@@ -163,13 +179,50 @@ static int run_stage(const struct net_options *o, const struct hosts *h, unsigne
     return rc;
 }
 
+struct net_stream *net_stream_of(struct net_figures *f, const struct net_row *r)
+{
+    for (unsigned i = 0; i < f->stream_count; i++)
+        if (f->streams[i].span == r->span && r->size >= SPAN_MIN)
+            return &f->streams[i];
+    return NULL;
+}
+
+int net_run_streams(const struct net_options *o, const struct hosts *h, struct net_figures *f)
+{
+    const int cores[HOSTS] = {f->cores.client, f->cores.engine};
+    int rc = 0;
+
+    for (unsigned i = 0; i < f->count && f->stream_count < NET_STREAMS_MAX; i++) {
+        struct net_row *r = &f->rows[i];
+
+        if (r->size >= SPAN_MIN && net_stream_of(f, r) == NULL)
+            f->streams[f->stream_count++] = (struct net_stream){.span = r->span};
+    }
+    for (uint64_t round = 0; rc == 0 && round < o->rounds; round++) {
+        for (unsigned i = 0; rc == 0 && i < f->stream_count; i++) {
+            struct net_stream *s = &f->streams[i];
+            struct stream one;
+
+            rc = stream_measure(h, cores, s->span, STREAM_SECONDS, &one);
+            if (rc == 0) {
+                stats_add(&s->gbps, one.gbps);
+                stats_add(&s->cpu, one.cpu_s_per_gb);
+            }
+        }
+    }
+    return rc;
+}
+
 int net_sweep(const struct net_options *o, const struct hosts *h, struct net_figures *f)
 {
     unsigned stages = h != NULL ? o->rails.count * o->checksums.count : 1;
-    unsigned total = stages * o->clients.count * o->sizes.count * o->batches.count *
-                     (unsigned)(o->read + o->write);
+    unsigned total = 0;
     int rc = 0;
 
+    for (unsigned i = 0; i < o->sizes.count; i++)
+        for (unsigned k = 0; k < o->batches.count; k++)
+            total += stages * o->clients.count * (unsigned)(o->read + o->write) *
+                     (1 + has_warm(o->sizes.value[i], o->batches.value[k]));
     for (unsigned i = 0; rc == 0 && i < stages; i++) {
         if (h != NULL && o->rivals)
             net_run_iperf(h, f);
@@ -178,6 +231,8 @@ int net_sweep(const struct net_options *o, const struct hosts *h, struct net_fig
     }
     if (rc == 0 && h != NULL && o->rivals)
         net_run_iperf(h, f);
+    if (rc == 0 && h != NULL && o->rivals)
+        rc = net_run_streams(o, h, f);
     net_fit(f);
     return rc;
 }
