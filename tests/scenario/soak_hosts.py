@@ -78,6 +78,7 @@ class Worker:
     def __init__(self, k, life):
         self.k, self.life, self.rounds = k, life, 0
         self.rng = random.Random(f"{seed} {k} {life}")
+        self.history = collections.deque(maxlen=24)
 
     def data(self, size):
         """Random bytes that tell, every 64 of them, who wrote them and when."""
@@ -105,8 +106,10 @@ class Worker:
             else:
                 runs.append([at, at + 64, whose])
         if {whose for _, _, whose in runs} != {"55555555"}:
-            raise AssertionError(f"{time.monotonic():.3f}: worker {self.k}, life {self.life}, round {self.rounds}: slot "
-                                 f"{slot}, bytes of round {struct.unpack('<I', wanted[7:11])[0]} are others: {runs[:8]}")
+            print(*self.history, sep="\n")
+            raise AssertionError(f"{time.monotonic():.3f}: worker {self.k}, life {self.life}, round {self.rounds}: "
+                                 f"slot {slot}, bytes of round {struct.unpack('<I', wanted[7:11])[0]} are others: "
+                                 f"{runs[:8]}")
 
     def run(self, pipe):
         i, j = PAIRS[self.k]
@@ -140,7 +143,7 @@ class Worker:
                     raise
                 pause(0.05)
 
-    def wait(self, b, n):
+    def wait(self, b, n, request):
         """The tasks of a batch; all end in their time."""
         began = time.monotonic()
         self.c.wait(b, DEADLINE + 2 * PATIENCE)
@@ -149,6 +152,10 @@ class Worker:
         tasks = [self.c.task(b, i) for i in range(n)]
         self.c.batch_free(b)
         for t in tasks:
+            self.history.append(
+                f"{time.monotonic():.3f}: round {self.rounds}, {('', 'READ', 'WRITE')[request.opcode]} at "
+                f"{request.remote_address - self.at:#x} of {request.length}: state {t.state}, error {t.error}, "
+                f"{'' if t.remote_quiesced else 'not '}quiesced, {t.queue_ns / 1e6:.1f} + {t.move_ns / 1e6:.1f} ms")
             check(t.state == COMPLETED or t.state in (INVALID, S_CANCELED, S_TIMEOUT, FAILED) and t.error in CAUSES,
                   "a task ended", t.state, t.error)
         return tasks
@@ -159,7 +166,7 @@ class Worker:
             self.c.submit_list(b, request, more["pieces"])
         else:
             self.c.submit(b, request)
-        return self.wait(b, 1)[0]
+        return self.wait(b, 1, request)[0]
 
     def verify(self, slot):
         data = self.known.get(slot)
@@ -196,7 +203,7 @@ class Worker:
             self.c.submit(b, q, q)
             for i in range(2):
                 self.c.cancel(b, i)
-            self.wait(b, 2)
+            self.wait(b, 2, q)
             fill(self.out, size, 0xAB)
             put(self.out + SLOT, data)
             t = self.one(self.c.request(WRITE, self.out + SLOT, self.segment, at, size))
@@ -283,7 +290,8 @@ def heal():
 happened, events = collections.Counter(), collections.deque(maxlen=30)
 end = time.monotonic() + MINUTES * 60
 while time.monotonic() < end:
-    what = rng.choice(["down", "down", "drop", "drop", "one way", "reset", "lose", "throttle", "freeze", "kill agent",
+    what = rng.choice(os.environ["EVENTS"].split(",") if "EVENTS" in os.environ else [
+        "down", "down", "drop", "drop", "one way", "reset", "lose", "throttle", "freeze", "kill agent",
                        "kill worker", "revoke", "revoke", "quiet"])
     h, r, long = rng.choice(net.hosts), rng.randrange(RAILS), rng.uniform(0.2, 3)
     i = h.number - 1

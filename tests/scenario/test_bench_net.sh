@@ -22,7 +22,7 @@ bench net --json --sizes 4K,1M --batch 1,8 --clients 1,2 --rails 1,2 --checksum 
     --rounds 1 --no-rivals "${failover[@]}" >"$DIR/net.json"
 check "$DIR/net.json" 'd["path"] == "tcp" and d["mismatches"] == 0 and d["checked_bytes"] > 0 and
     d["tcp_rtt_us"] > 0 and isinstance(d["fixed_cost_us"], float) and d["left_out"] == 0 and
-    len(d["rows"]) == 64'
+    len(d["rows"]) == 80'
 check "$DIR/net.json" 'all(k in r for r in d["rows"] for k in ("op", "size", "batch", "clients", "rails",
     "crc", "gbps", "tasks_s", "p50_us", "p99_us", "p999_us", "cpu_s_per_gb", "iperf_gbps",
     "iperf_cpu_s_per_gb", "mooncake_gbps", "mooncake_tasks_s"))'
