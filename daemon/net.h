@@ -152,8 +152,11 @@ void mcd_route_show(struct mcd_engine *g, struct mcd_route *r);
 
 /* A WRITE came back from a lost connection without an answer. False: there are too many. */
 bool mcd_route_unsettled(struct mcd_route *r, uint64_t conn);
+/* Is there more than one living connection? */
+bool mcd_route_has_ways(const struct mcd_route *r);
 /* A WRITE was called back from a connection before its answer came: if that connection is lost, it is
- * to be killed like one that lost WRITEs, or the bytes could land over later ones. */
+ * to be killed like one that lost WRITEs, or the bytes could land over later ones; so it is at once where
+ * later ones could take another connection. */
 void mcd_route_doubt(struct mcd_route *r, uint64_t conn);
 void mcd_route_ask_kills(struct mcd_engine *g, struct mcd_route *r);
 /* From the transports. */

@@ -676,6 +676,10 @@ static void canceled(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice 
         again(g, s); /* if the memory is still there */
         return;
     }
+    /* Its connection ends, so that nothing written later over another one is overtaken; where it is the
+     * only one, order does the same. */
+    if (open && (ops_of(t)->capabilities & MCT_CAP_KILL) != 0 && mcd_route_has_ways(t->lane->route))
+        mcd_route_abort(g, t->lane->route, s->rail, -ECANCELED);
     t->unsettled = t->unsettled || open;
     drop(g, t, s);
     if (t->ending)

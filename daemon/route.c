@@ -272,10 +272,23 @@ bool mcd_route_unsettled(struct mcd_route *r, uint64_t conn)
     return true;
 }
 
+bool mcd_route_has_ways(const struct mcd_route *r)
+{
+    unsigned living = 0;
+
+    for (unsigned i = 0; i < r->nrails; i++)
+        living += r->rails[i].rail.conns - r->rails[i].rail.dying;
+    return living > 1;
+}
+
 void mcd_route_doubt(struct mcd_route *r, uint64_t conn)
 {
     if ((r->o.ops->capabilities & MCT_CAP_KILL) == 0)
         return;
+    if (mcd_route_has_ways(r)) { /* what is written over another one would come before it */
+        (void)mcd_route_unsettled(r, conn);
+        return;
+    }
     for (unsigned i = 0; i < r->ndoubtful; i++)
         if (r->doubtful[i] == conn)
             return;
@@ -283,6 +296,15 @@ void mcd_route_doubt(struct mcd_route *r, uint64_t conn)
         r->doubtful[r->ndoubtful++] = conn;
     else
         (void)mcd_route_unsettled(r, conn); /* killed at once, then; full: writes wait anyway */
+}
+
+/* There is another connection now, over which later WRITEs could pass what was called back. */
+static void settle_doubts(struct mcd_route *r)
+{
+    if (!mcd_route_has_ways(r))
+        return;
+    while (r->ndoubtful != 0)
+        (void)mcd_route_unsettled(r, r->doubtful[--r->ndoubtful]);
 }
 
 /* It is lost: what was called back may still land. */
@@ -473,6 +495,7 @@ bool mcd_route_adopt(struct mcd_engine *g, struct mcd_command *c)
         return true;
     }
     mcd_rail_connected(&rr->rail, g->net->now);
+    settle_doubts(r);
     if (!rr->rail.usable)
         mcd_route_abort(g, r, a->rail, -ENETDOWN);
     else if (!mcd_route_works(r))

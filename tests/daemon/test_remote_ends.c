@@ -110,6 +110,34 @@ Test(remote_ends, what_was_called_back_is_killed_with_its_connection)
     far_fini(&x);
 }
 
+/* The same with two rails: a later write must not take the other one and be overtaken. */
+Test(remote_ends, what_was_called_back_is_dead_before_another_rail_writes)
+{
+    struct far x;
+    struct mcs_desc d, next, cancel = {.op = MCS_OP_CANCEL};
+
+    far_init(&x, 2);
+    far_link(&x, 0)->latency = far_link(&x, 1)->latency = UINT64_C(1) << 60;
+    fake.step = 1;
+    d = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, 64);
+    fix_push(&x.f, &d);
+    far_until_out(&x, 1);
+    cancel.slot = d.slot;
+    cancel.generation = d.generation;
+    fix_push(&x.f, &cancel);
+    far_ends(&x, &d, MCS_STATE_CANCELED, MCS_CANCELED);
+    cr_assert(!far_settled(x.f.client.slot_table[0]));
+    far_link(&x, 0)->latency = far_link(&x, 1)->latency = 100000;
+    fake.step = 1000;
+    next = far_desc(&x, MCS_OP_WRITE, 1, 0, 0, 64);
+    fix_push(&x.f, &next);
+    far_completes(&x, &next, 64);
+    cr_assert_eq(fake.killed, 1u);
+    cr_assert_null(fake.leftovers, "before the later one was written");
+    cr_assert_eq(x.route->ndoubtful, 0u);
+    far_fini(&x);
+}
+
 Test(remote_ends, what_is_back_already_is_not_canceled)
 {
     struct far x;
