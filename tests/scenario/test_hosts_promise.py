@@ -251,3 +251,44 @@ writer.close()
 owner.close()
 healthy.close()
 finish(a, b, c)
+
+# a task ends while its bytes are lost on the only rail; another rail comes at that moment and is written over; then
+# the first one's kernel sends again what was lost
+ha, hb = Net("a", "b", rails=2)
+a, b = (h.agent("peer.connect_ms=100", "peer.down_ms=15000") for h in (ha, hb))
+owner = Owner(b, "owner", MiB)
+writer = Client(a.socket, "writer")
+source = writer.alloc(MiB)
+ha.down(1)
+check(a.pings(b), "mcshm ping")
+
+
+def connections():
+    """Local ports of a's connections to b."""
+    return {port for port, to in ha.sockets(1) if to == PORT}
+
+
+control = connections()
+segment = writer.open(owner.names)
+for i in range(6):
+    fill(source, MiB, 0x40)
+    equal(writer.write(source, segment, owner.at, MiB).state, COMPLETED, "a first write")
+    for port in connections() - control:
+        hb.filter(f"-p tcp --sport {port} -j DROP", tools=["iptables"])
+    fill(source, 4096, 0x41)
+    t = writer.write(source, segment, owner.at, 4096, deadline_us=20000)
+    check(t.state == S_TIMEOUT and not t.remote_quiesced, "a write that nobody can have confirmed", t.state)
+    ha.up(1)
+    fill(source, 8192, 0x42)
+    t = writer.write(source, segment, owner.at, 8192)
+    equal((t.state, t.error), (COMPLETED, OK), "a write over the other rail")
+    hb.heal()
+    began = time.monotonic()
+    while time.monotonic() - began < 1:
+        equal(owner.peek(0, 8192), b"\x42" * 8192, "bytes of a task that had ended, on newer ones")
+    ha.down(1)
+    await_(lambda: a.rail_states(b, 1) == {"down"}, "the other rail to go")
+    await_(lambda: a.rail_states(b, 0) <= {"up", "probation"}, "the first one to be there")
+writer.close()
+owner.close()
+finish(a, b)
