@@ -40,7 +40,7 @@ static cJSON *row_json(struct copy_row *r)
     take_medians(r, &m);
     report_count(row, "size", r->size);
     report_text(row, "shape", copy_shape_name(r->shape));
-    report_number(row, "gbps", m.task, 3);
+    report_number(row, "gbps", m.task, 6);
     report_number(row, "memcpy_gbps", m.memcpy_best, 3);
     report_number(row, "ratio", m.task / m.memcpy_best, 4);
     report_text(row, "path", mcshm_path_name(r->path));
