@@ -149,6 +149,17 @@ static void metrics(struct mcd_agent *a, struct text *t)
         if (a->refusals[e] != 0)
             add(t, "mcshm_refusals_total{status=\"%s\"} %llu\n", mcd_status_word(e),
                 (unsigned long long)a->refusals[e]);
+    add(t, "# HELP mcshm_served_refused_total Requests of other hosts refused with this cause\n"
+           "# TYPE mcshm_served_refused_total counter\n");
+    for (uint32_t e = 1; e < MCS_STATUS_COUNT; e++) {
+        uint64_t n = 0;
+
+        for (unsigned i = 0; i < a->nengines; i++)
+            n += mcs_load_relaxed(&a->engines[i]->counters.served_refused[e]);
+        if (n != 0)
+            add(t, "mcshm_served_refused_total{cause=\"%s\"} %llu\n", mcd_status_word(e),
+                (unsigned long long)n);
+    }
     rails(a, t);
     gauge(t, "sessions", "Sessions", a->nsessions);
     gauge(t, "engines", "Engines", a->nengines);

@@ -73,7 +73,6 @@ struct mcd_cluster {
     struct mcd_alarm deaf_timer; /* out of descriptors: listens again */
     unsigned next_visitor;       /* engine of the next one */
     struct mcd_cluster_counters counters;
-    uint64_t moved_over; /* slices, on routes that are gone */
 };
 
 /* One sentence in error. *a's cluster is set, or stays NULL with [peer] listen = off. */

@@ -2,6 +2,7 @@
 #include "counters.h"
 
 #include "cluster.h"
+#include "mooncake.h"
 #include "net.h"
 
 #include <string.h>
@@ -71,6 +72,16 @@ const struct mcd_counter mcd_counter_list[] = {
     C(tcp_zero_copy_copied, "Sends that the kernel copied after all"),
     C(tcp_kills, "Data connections ended at their peer's request"),
     C(tcp_lost, "Data connections lost"),
+    C(conns_killed, "Lost or doubtful data connections that their peer has ended at our request"),
+    C(mooncake_handshakes, "Connections of stock Mooncake processes on the handshake port"),
+    C(mooncake_bad_frames, "Of them, those that sent nonsense or no end in time"),
+    C(mooncake_notifies_refused, "Their notifications that nobody took"),
+    C(mooncake_data_accepted, "Their data connections accepted"),
+    C(mooncake_data_refused, "Their data connections refused"),
+    C(mooncake_opens, "Segments of stock Mooncake processes that clients asked for"),
+    C(mooncake_opens_failed, "Of them, those that could not be opened"),
+    C(mooncake_described_failed, "Descriptors that were not there, not to be had, or nonsense"),
+    C(mooncake_publish_failed, "Records that Mooncake's metadata service did not take"),
 };
 const size_t mcd_counter_count = sizeof(mcd_counter_list) / sizeof(mcd_counter_list[0]);
 
@@ -98,7 +109,7 @@ static void net_totals(const struct mcd_agent *a, struct mcd_totals *t)
     }
 }
 
-static void cluster_totals(struct mcd_agent *a, struct mcd_totals *t)
+static void cluster_totals(const struct mcd_agent *a, struct mcd_totals *t)
 {
     const struct mcd_cluster *c = a->cluster;
     struct mcm_state m;
@@ -124,16 +135,24 @@ static void cluster_totals(struct mcd_agent *a, struct mcd_totals *t)
     t->meta_requests = m.requests;
     t->meta_failures = m.failures;
     t->meta_leases_lost = m.leases_lost;
-    t->slices_moved_over = c->moved_over;
-    for (const struct mcd_peer *p = c->peers; p != NULL; p = p->next)
-        for (unsigned i = 0; p->ways != NULL && i < a->nengines; i++) {
-            struct mcd_route_report r;
+}
 
-            if (mcd_way_route(p, i) == NULL)
-                continue;
-            mcd_route_get_report(mcd_way_route(p, i), &r);
-            t->slices_moved_over += r.moved_over;
-        }
+static void mooncake_totals(const struct mcd_agent *a, struct mcd_totals *t)
+{
+    const struct mcd_mooncake_counters *c;
+
+    if (a->mooncake == NULL)
+        return;
+    c = mcd_mooncake_get_counters(a->mooncake);
+    t->mooncake_handshakes = c->handshakes;
+    t->mooncake_bad_frames = c->bad_frames;
+    t->mooncake_notifies_refused = c->notifies_refused;
+    t->mooncake_data_accepted = c->data_accepted;
+    t->mooncake_data_refused = c->data_refused;
+    t->mooncake_opens = c->opens;
+    t->mooncake_opens_failed = c->opens_failed;
+    t->mooncake_described_failed = c->described_failed;
+    t->mooncake_publish_failed = c->publish_failed;
 }
 
 void mcd_totals(struct mcd_agent *a, struct mcd_totals *t)
@@ -172,9 +191,12 @@ void mcd_totals(struct mcd_agent *a, struct mcd_totals *t)
         t->broken_queues += mcs_load_relaxed(&c->broken);
         t->memory_faults += mcs_load_relaxed(&c->faults);
         t->engine_sleeps += mcs_load_relaxed(&c->sleeps);
+        t->slices_moved_over += mcs_load_relaxed(&c->moved_over);
+        t->conns_killed += mcs_load_relaxed(&c->kills);
     }
     net_totals(a, t);
     cluster_totals(a, t);
+    mooncake_totals(a, t);
     for (const struct mcd_session *s = a->sessions; s != NULL; s = s->next) {
         for (const struct mcd_queue *q = s->queues; q != NULL; q = q->next) {
             t->caller_tasks += mcs_load_relaxed(&q->shm.doorbell->caller_tasks);

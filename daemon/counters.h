@@ -20,7 +20,10 @@ struct mcd_totals {
     uint64_t slices_moved_over, meta_requests, meta_failures, meta_leases_lost;
     uint64_t tcp_sent_bytes, tcp_received_bytes, tcp_served, rejected_remote_ops;
     uint64_t tcp_protocol_errors, tcp_checksum_errors, tcp_dropped, tcp_filler_bytes;
-    uint64_t tcp_zero_copy, tcp_zero_copy_copied, tcp_kills, tcp_lost;
+    uint64_t tcp_zero_copy, tcp_zero_copy_copied, tcp_kills, tcp_lost, conns_killed;
+    uint64_t mooncake_handshakes, mooncake_bad_frames, mooncake_notifies_refused;
+    uint64_t mooncake_data_accepted, mooncake_data_refused, mooncake_opens, mooncake_opens_failed;
+    uint64_t mooncake_described_failed, mooncake_publish_failed;
 };
 
 struct mcd_counter {

@@ -335,8 +335,6 @@ int mcd_hello_send(struct mcd_cluster *c, struct mcd_wire *w)
     m.agent_version = (char *)MCD_VERSION;
     m.features = MCT_TCP_FEATURE_NOTIFY;
     m.address = c->address;
-    m.checksum = c->agent->config.tcp_checksum == 0;
-    m.engines = c->agent->nengines;
     m.rails = rails;
     m.n_rails = mcd_rails_print(c, text, rails);
     return mcd_wire_send(w, &h, &m.base);

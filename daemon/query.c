@@ -7,6 +7,7 @@
 
 #include "cluster.h"
 #include "counters.h"
+#include "mooncake.h"
 #include "version.h"
 
 static void add_u64(cJSON *o, const char *key, uint64_t v)
@@ -111,14 +112,14 @@ static void status(struct mcd_agent *a, cJSON *root)
         add_u64(o, mcd_counter_list[i].name, mcd_counter_value(&t, i));
 }
 
-static void add_rail(cJSON *list, const struct mcd_peer *p, unsigned engine,
+static void add_rail(cJSON *list, const char *peer, const char *transport, unsigned engine,
                      const struct mcd_rail_report *r)
 {
     cJSON *o = cJSON_CreateObject();
 
-    cJSON_AddStringToObject(o, "peer", p->address);
+    cJSON_AddStringToObject(o, "peer", peer);
     cJSON_AddStringToObject(o, "address", r->peer);
-    cJSON_AddStringToObject(o, "transport", "tcp");
+    cJSON_AddStringToObject(o, "transport", transport);
     cJSON_AddStringToObject(o, "local", r->local);
     cJSON_AddStringToObject(o, "remote", r->peer);
     cJSON_AddStringToObject(o, "state", mcd_rail_state_word(r->state));
@@ -238,24 +239,33 @@ static void segments(struct mcd_agent *a, const struct mcd_session *asker, cJSON
     }
 }
 
+static void add_route(cJSON *list, const char *peer, const char *transport, unsigned engine,
+                      const struct mcd_route *route)
+{
+    struct mcd_route_report r;
+
+    if (route == NULL)
+        return;
+    mcd_route_get_report(route, &r);
+    for (unsigned k = 0; k < r.rails; k++)
+        add_rail(list, peer, transport, engine, &r.rail[k]);
+}
+
+static void add_mooncake(void *context, const struct mcd_mooncake_view *v)
+{
+    add_route(context, v->name, "mooncake", v->engine, v->route);
+}
+
 static void rails(struct mcd_agent *a, cJSON *root)
 {
     cJSON *list = cJSON_AddArrayToObject(root, "rails");
 
-    if (a->cluster == NULL)
-        return;
-    for (const struct mcd_peer *p = a->cluster->peers; p != NULL; p = p->next) {
-        for (unsigned i = 0; p->ways != NULL && i < a->nengines; i++) {
-            const struct mcd_route *route = mcd_way_route(p, i);
-            struct mcd_route_report r;
-
-            if (route == NULL)
-                continue;
-            mcd_route_get_report(route, &r);
-            for (unsigned k = 0; k < r.rails; k++)
-                add_rail(list, p, i, &r.rail[k]);
-        }
-    }
+    for (const struct mcd_peer *p = a->cluster != NULL ? a->cluster->peers : NULL; p != NULL;
+         p = p->next)
+        for (unsigned i = 0; p->ways != NULL && i < a->nengines; i++)
+            add_route(list, p->address, "tcp", i, mcd_way_route(p, i));
+    if (a->mooncake != NULL)
+        mcd_mooncake_each(a->mooncake, add_mooncake, list);
 }
 
 static void peers(struct mcd_agent *a, cJSON *root)

@@ -521,13 +521,8 @@ static bool drop_way(struct mcd_way *w)
     reap_said(w);
     if (w->setups != NULL || w->said != NULL || mcs_load_acquire(&w->command.done) == 0)
         return false;
-    if (w->route != NULL) {
-        struct mcd_route_report report;
-
-        mcd_route_get_report(w->route, &report);
-        w->peer->cluster->moved_over += report.moved_over;
+    if (w->route != NULL)
         mcd_route_destroy(w->route);
-    }
     w->route = NULL;
     return true;
 }

@@ -6,8 +6,8 @@
  * and decides which link gets which.  link: a transport's way to a peer on one rail: one or more
  * connections.  visitor: whom an inbound connection serves, a thing of the agent's.
  *
- * Instances and threads.  Each engine has an instance of its own; everything but
- * describe() is called by that engine's thread, and nothing ever blocks.  Connections are opened and
+ * Instances and threads.  Each engine has an instance of its own; everything is
+ * called by that engine's thread (init() may be before it runs), and nothing ever blocks.  Connections are opened and
  * authorised by the control thread and then handed over as sockets.
  *
  * Lifetime of a slice.  post() takes the slice; from then on it belongs to the transport

@@ -54,11 +54,11 @@ uint32_t mct_uring_features(const struct mct_uring *u);
  * O_NONBLOCK: io_uring then waits for readiness itself, else it would give -EAGAIN back. */
 void mct_uring_recv(struct mct_uring *u, struct mct_io *io, int fd, void *buffer, size_t size,
                     int flags);
-/* msg and its iovecs must live until done(); with zero copy until it was called the last time. */
 /* A receive that waits for the socket to be readable (SO_RCVLOWAT) before it tries: for who has just
  * emptied it. Where the kernel has no such thing it tries at once. */
 void mct_uring_recv_ready(struct mct_uring *u, struct mct_io *io, int fd, void *buffer, size_t size,
                           int flags);
+/* msg and its iovecs must live until done(); with zero copy until it was called the last time. */
 void mct_uring_sendmsg(struct mct_uring *u, struct mct_io *io, int fd, const struct msghdr *msg,
                        int flags);
 void mct_uring_sendmsg_zc(struct mct_uring *u, struct mct_io *io, int fd, const struct msghdr *msg,

@@ -38,6 +38,12 @@ def every_size():
         equal(stock.crc(there + offset, size), crc_of(theirs + 7, size), f"stock read {size}")
         completed(c.read(local, segment, there + offset, size), size, f"read of {size}")
         equal(crc_of(local, size), stock.crc(there + offset, size), f"read {size}")
+    # what went to stock processes is shown like everything else
+    rails = [r for r in a.ask("ls", "rails")["rails"] if r["transport"] == "mooncake"]
+    equal({r["peer"] for r in rails}, {stock.name}, "peers of Mooncake's rails")
+    check(sum(r["bytes"] for r in rails) >= 2 * sum(sizes), "bytes over Mooncake's rails", rails)
+    check(a.counter("mooncake_handshakes") > 0 and a.counter("mooncake_data_accepted") > 0, a.status()["counters"])
+    equal(a.counter("mooncake_opens"), 1, "segments of stock processes that were opened")
     c.close_segment(segment)
     stock.close()
     c.close()
