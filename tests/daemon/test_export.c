@@ -2,12 +2,18 @@
 /* What a peer may ask of us: segments, descriptions, data connections. */
 #include "agents.h"
 
-static void peer_init(struct ag_raw *r, struct ag *a)
+/* One life of an agent that is always at the same address. */
+static void peer_init_life(struct ag_raw *r, struct ag *a, uint64_t incarnation)
 {
-    ag_raw_call(r, a, 77);
+    ag_raw_call(r, a, incarnation);
     ag_until(a, NULL, (ag_raw_run(r), r->ready != 0));
     ag_raw_hello(r, "127.0.0.1:1");
     ag_until(a, NULL, (ag_raw_run(r), r->hellos != 0));
+}
+
+static void peer_init(struct ag_raw *r, struct ag *a)
+{
+    peer_init_life(r, a, 77);
 }
 
 /* Status of the answer. */
@@ -54,6 +60,33 @@ Test(export, asks_for_routes_without_end, .timeout = 60)
     cr_assert_eq(r.last.status, MCS_LIMIT);
     cr_assert_lt(a.cluster->ntokens, MCD_TOKENS_MAX / 2, "there are some left for others");
     ag_raw_fini(&r);
+    ag_fini(&a);
+}
+
+/* What an earlier life has sent may still be in this host's receive queues. */
+Test(export, a_later_life_waits_for_the_end_of_the_earlier_ones_connections, .timeout = 60)
+{
+    struct ag a;
+    struct ag_raw first, second;
+    struct mcd_visitor *v;
+    struct mcd_peer *p;
+
+    ag_init(&a);
+    peer_init(&first, &a);
+    cr_assert_eq(rails(&first, &a, 1, 1), MCS_OK);
+    p = a.cluster->peers;
+    v = p->visitors;
+    v->adopting++; /* a connection that is on its way to the engine */
+    ag_raw_fini(&first);
+    ag_until(&a, NULL, p->state != MCD_PEER_UP);
+    peer_init_life(&second, &a, 78);
+    cr_assert_eq(p->state, MCD_PEER_DEFUNCT);
+    cr_assert_eq(rails(&second, &a, 2, 1), MCS_BUSY);
+    ag_settle(&a);
+    cr_assert_eq(rails(&second, &a, 2, 1), MCS_BUSY, "not only the first time");
+    v->adopting--;
+    ag_until(&a, NULL, rails(&second, &a, 2, 1) == MCS_OK);
+    ag_raw_fini(&second);
     ag_fini(&a);
 }
 

@@ -77,24 +77,33 @@ Test(remote_ends, an_ending_task_waits_for_a_kill_that_comes_soon)
     far_fini(&x);
 }
 
+/* A WRITE is canceled, and the peer never says what became of it; its connection has not failed. */
+static void call_back_unanswered(struct far *x, unsigned rails)
+{
+    struct mcs_desc d, cancel = {.op = MCS_OP_CANCEL};
+
+    far_init(x, rails);
+    for (unsigned i = 0; i < rails; i++)
+        far_link(x, i)->latency = UINT64_C(1) << 60;
+    fake.step = 1; /* too little time to call it silent for that */
+    d = far_desc(x, MCS_OP_WRITE, 0, 0, 0, 64);
+    fix_push(&x->f, &d);
+    far_until_out(x, 1);
+    cancel.slot = d.slot;
+    cancel.generation = d.generation;
+    fix_push(&x->f, &cancel);
+    far_ends(x, &d, MCS_STATE_CANCELED, MCS_CANCELED);
+    cr_assert(!far_settled(x->f.client.slot_table[0]));
+}
+
 /* A task that was called back before the peer's answer, and then its connection is lost: the bytes must
  * not land over those of a later one. */
 Test(remote_ends, what_was_called_back_is_killed_with_its_connection)
 {
     struct far x;
-    struct mcs_desc d, next, cancel = {.op = MCS_OP_CANCEL};
+    struct mcs_desc next;
 
-    far_init(&x, 1);
-    far_link(&x, 0)->latency = UINT64_C(1) << 60; /* no answer, ever */
-    fake.step = 1; /* and too little time to call it silent for that */
-    d = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, 64);
-    fix_push(&x.f, &d);
-    far_until_out(&x, 1);
-    cancel.slot = d.slot;
-    cancel.generation = d.generation;
-    fix_push(&x.f, &cancel);
-    far_ends(&x, &d, MCS_STATE_CANCELED, MCS_CANCELED);
-    cr_assert(!far_settled(x.f.client.slot_table[0]));
+    call_back_unanswered(&x, 1);
     cr_assert_eq(x.route->nunsettled, 0u, "the connection lives");
     fake_lose(far_link(&x, 0), far_link(&x, 0)->conns[0], -ECONNRESET);
     cr_assert_eq(x.route->nunsettled, 1u);
@@ -114,19 +123,9 @@ Test(remote_ends, what_was_called_back_is_killed_with_its_connection)
 Test(remote_ends, what_was_called_back_is_dead_before_another_rail_writes)
 {
     struct far x;
-    struct mcs_desc d, next, cancel = {.op = MCS_OP_CANCEL};
+    struct mcs_desc next;
 
-    far_init(&x, 2);
-    far_link(&x, 0)->latency = far_link(&x, 1)->latency = UINT64_C(1) << 60;
-    fake.step = 1;
-    d = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, 64);
-    fix_push(&x.f, &d);
-    far_until_out(&x, 1);
-    cancel.slot = d.slot;
-    cancel.generation = d.generation;
-    fix_push(&x.f, &cancel);
-    far_ends(&x, &d, MCS_STATE_CANCELED, MCS_CANCELED);
-    cr_assert(!far_settled(x.f.client.slot_table[0]));
+    call_back_unanswered(&x, 2);
     far_link(&x, 0)->latency = far_link(&x, 1)->latency = 100000;
     fake.step = 1000;
     next = far_desc(&x, MCS_OP_WRITE, 1, 0, 0, 64);
