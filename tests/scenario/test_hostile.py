@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Clients that break the protocol lose their session; the agent and the others go on."""
-import fcntl
 import mmap
 import os
 import random
@@ -148,44 +147,6 @@ for fd in m[3][:1]:
     lib.fallocate(fd, 3, C.c_long(0), C.c_long(4096))  # KEEP_SIZE | PUNCH_HOLE
 all_well()
 r.s.close()
-
-# hugepages taken away where none are free: a SIGBUS that costs the offender its session
-free = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
-pool = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
-reserved = int(open(pool).read())
-if os.getuid() == 0:
-    try:
-        with open(pool, "w") as f:
-            f.write(str(reserved + 2))
-        if int(open(free).read()) >= 2:
-            offender = Client(agent.socket, "offender")
-            fd = os.memfd_create("huge", os.MFD_ALLOW_SEALING | os.MFD_HUGETLB)
-            os.ftruncate(fd, 2 * MiB)
-            fcntl.fcntl(fd, 1033, 2)
-            h = offender.register_memfd(fd, 2 * MiB)
-            fill(h, 2 * MiB, 1)
-            equal(offender.write(h, offender.open("good"), at, 4096).state, COMPLETED, "before")
-            lib.fallocate(fd, 3, C.c_long(0), C.c_long(2 * MiB))
-            hold = []  # whatever is free now must not be there for the agent
-            while int(open(free).read()) > 0:
-                h2 = os.memfd_create("hold", os.MFD_HUGETLB)
-                os.ftruncate(h2, 2 * MiB)
-                if lib.fallocate(h2, 0, C.c_long(0), C.c_long(2 * MiB)) != 0:
-                    os.close(h2)
-                    break
-                hold.append(h2)
-            t = offender.write(h, offender.open("good"), at, 4096)
-            equal((t.state, t.error), (FAILED, MEMORY_FAULT), "a copy from memory taken away")
-            all_well()
-            await_(lambda: agent.status()["sessions"] == 2, "the offender to be thrown out")
-            check(agent.counter("memory_faults") == 1, "counted")
-            refused(AGENT_DOWN, offender.alloc, 64)
-            offender.close()
-            for h2 in hold + [fd]:
-                os.close(h2)
-    finally:
-        with open(pool, "w") as f:
-            f.write(str(reserved))
 
 all_well()
 good.close()
