@@ -101,11 +101,13 @@ done < <(grep -nHE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' "${c_files[@
 # shell; SC2015 is how these scripts write conditions, SC2119 knows no optional arguments
 lines_of '' shellcheck -f gcc -x -P SCRIPTDIR -e SC2015,SC2119,SC2120,SC2317 "${scripts[@]}"
 
-# C: the compiler with all warnings as errors (also the tests), and cppcheck, which leaves
+# C: the compiler with all warnings as errors (also the tests; LINT_BUILD may name a build that was made
+# so already), and cppcheck, which leaves
 # uninitialised variables to the compiler: its own guesses at them are mostly wrong
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-make -s -j"$(nproc)" CI=1 B=build/lint unit >"$log" 2>&1 || complain "$(tail -n 40 "$log")"
+build=${LINT_BUILD:-build/lint}
+make -s -j"$(nproc)" CI=1 B="$build" unit >"$log" 2>&1 || complain "$(tail -n 40 "$log")"
 checked=()
 for f in "${c_files[@]}"; do
     [[ $f == *.c && $f != tests/* ]] && checked+=("$f")
@@ -116,8 +118,8 @@ lines_of '' cppcheck --quiet --std=c11 --enable=warning,portability,performance 
     -j"$(nproc)" "${checked[@]}"
 
 # the sample configuration is what the agent's table of keys says
-if [ -x build/lint/bin/mcshmd ]; then
-    build/lint/bin/mcshmd --sample-config 2>&1 | cmp -s - etc/mcshmd.ini ||
+if [ -x "$build/bin/mcshmd" ]; then
+    "$build/bin/mcshmd" --sample-config 2>&1 | cmp -s - etc/mcshmd.ini ||
         complain "etc/mcshmd.ini: differs from 'mcshmd --sample-config'; write it anew"
 fi
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# long
 """What dies with whom across hosts: agents, owners and writers that are killed in mid-transfer."""
 import os
 import sys

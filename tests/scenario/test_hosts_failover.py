@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# long
 """Rails that fail in full flight: nothing but the time tells, every byte is right; rails come back by
 themselves, and so does traffic when all of them were gone."""
 import os

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# long
 """One task of more than 4 GiB to another host, between sparse memfds of the clients' own."""
 import fcntl
 import os

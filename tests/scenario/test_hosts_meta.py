@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# long
 """Names in etcd: running transfers do not need it, whatever happens to it; one name has one owner in the cluster,
 and another one soon after its host has died."""
 import os

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# long
 """The promise across hosts: what was taken away is not written any more, whatever becomes of the agent that
 was writing; what ended is quiet at its own end; a peer that stands still holds nobody else up."""
 import os

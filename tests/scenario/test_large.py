@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# long
 """One task of more than 4 GiB, between sparse memfds of the client's own."""
 import fcntl
 import os

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# long
 """At the limits of the agent: descriptors, memory of queues, buffers, HTTP connections, a full pipe
 for its log. Who asks for too much is told so; the others go on."""
 import fcntl

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# long
 """Segments' names in a real etcd: spelling, ownership, takeover, large lists, full service, users, TLS,
 members that fail."""
 import base64

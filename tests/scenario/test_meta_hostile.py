@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# long
 """A gateway that swallows, resets, lies and floods: leases are kept as long as they can be, answers are
 bounded and checked, no crowd of requests for one name."""
 import os

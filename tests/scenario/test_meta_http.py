@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# long
 """Segments' names in Mooncake's HTTP metadata server, which knows no leases; names without any service."""
 import os
 import sys

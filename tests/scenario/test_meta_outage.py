@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# long
 """etcd away, half away, emptied, compacted: what is known stays, what was missed is found, everything comes back."""
 import os
 import sys

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# long
 """Side by side with stock Mooncake processes over P2PHANDSHAKE: both directions, every size, lists, what must be
 refused, notifications."""
 import os

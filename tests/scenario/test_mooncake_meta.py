@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# long
 """Stock Mooncake processes that meet through a metadata service: Mooncake's own HTTP server, and etcd."""
 import json
 import os

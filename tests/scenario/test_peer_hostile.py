@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# long
 """The peer port under attack: nonsense, slowness, masses of connections, tokens that are made up or used twice,
 requests for what is nobody's business. Each is counted and refused, memory stays bounded, the others go on."""
 import os
