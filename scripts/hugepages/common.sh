@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 #
-# What report.sh, reserve.sh and release.sh share.
+# What report.sh, reserve.sh, release.sh and persist.sh share.
 #
-# SYSFS_ROOT, STATE_DIR and ETC_ROOT point the scripts at other trees than the host's.
+# SYSFS_ROOT and STATE_DIR point the scripts at other trees than the host's.
 sysfs=${SYSFS_ROOT:-/sys}
 state=${STATE_DIR:-/run}/mcshm.hugepages # lines of: node ("host" or a number), kilobytes of a page, pages added
 

@@ -1,29 +1,23 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Reserves hugepages, now or at each boot.
+# Reserves hugepages now; persist.sh does so at each boot.
 #
-#   reserve.sh --size 2M|1G --count N [--node N]          adds N pages now
-#   reserve.sh --size 2M|1G --count N [--node N] --boot   N pages at each boot from now on
+#   reserve.sh --size 2M|1G --count N [--node N]   adds N pages
 #
 # Says how many pages were really got; exits with 1 when that is fewer. What was added is
 # remembered until the next boot, and release.sh gives it back.
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
-etc=${ETC_ROOT:-/etc}
 
 usage() {
-    echo "usage: reserve.sh --size 2M|1G --count N [--node N] [--boot]" >&2
+    echo "usage: reserve.sh --size 2M|1G --count N [--node N]" >&2
     exit 2
 }
 
-size='' count='' node=host boot=false
+size='' count='' node=host
 while [ $# -gt 0 ]; do
     case $1 in
-    --boot)
-        boot=true
-        shift
-        ;;
     --size | --count | --node)
         [ $# -ge 2 ] || usage
         case $1 in
@@ -39,24 +33,6 @@ done
 [ -n "$size" ] && [ -n "$count" ] || usage
 require_pool "$node" "$size"
 
-if $boot; then
-    if [ "$size" -eq 2048 ] && [ "$node" = host ]; then
-        file=$etc/sysctl.d/60-mcshm-hugepages.conf
-        mkdir -p "${file%/*}" 2>/dev/null && [ -w "${file%/*}" ] ||
-            die "may not write ${file%/*}; run as root"
-        printf '# written by reserve.sh --boot of mcshm; delete to undo\nvm.nr_hugepages = %s\n' \
-            "$count" >"$file"
-        echo "wrote $file: $count pages of 2M at each boot"
-    else
-        # These need memory that nobody has touched yet, so only the kernel itself can take them.
-        [ "$node" = host ] && pages=$count || pages=$node:$count
-        echo "Add to the kernel's command line (GRUB: GRUB_CMDLINE_LINUX in /etc/default/grub," \
-            "then update-grub) and boot:"
-        echo "    hugepagesz=$(size_name "$size") hugepages=$pages"
-    fi
-    exit 0
-fi
-
 lock_state
 before=$(get_pages "$node" "$size")
 set_pages "$node" "$size" $((before + count))
@@ -67,10 +43,10 @@ got=$(($(get_pages "$node" "$size") - before))
 echo "reserved $got of $count pages of $(size_name "$size")$where"
 if [ "$got" -lt "$count" ]; then
     if [ "$size" -ge 1048576 ]; then
-        echo "too little contiguous memory; reserve them at boot: reserve.sh with --boot tells how" >&2
+        echo "too little contiguous memory; reserve them at boot: persist.sh tells how" >&2
     else
         echo "too little contiguous memory; stop what uses much memory, run" \
-            "'echo 1 >/proc/sys/vm/compact_memory' and retry, or use --boot" >&2
+            "'echo 1 >/proc/sys/vm/compact_memory' and retry, or reserve them at boot with persist.sh" >&2
     fi
     exit 1
 fi

@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# report.sh, reserve.sh and release.sh: on a made-up tree, then on the host's where root may.
+# report.sh, reserve.sh, release.sh and persist.sh: on a made-up tree, then on the host's where root may.
 . "$(dirname "$0")/lib.sh"
 
 scripts=scripts/hugepages
-export SYSFS_ROOT=$DIR/sys STATE_DIR=$DIR/run ETC_ROOT=$DIR/etc
+export SYSFS_ROOT=$DIR/sys STATE_DIR=$DIR/run
 mkdir "$STATE_DIR"
 
 pool() { # folder, total, free, surplus, [reserved]
@@ -68,11 +68,53 @@ equal "$(cat "$DIR/stdout")" "reserved 3 of 100 pages of 2M on node 0" "fewer pa
 grep -q 'compact_memory' "$DIR/stderr" || fail "no remedy: $(cat "$DIR/stderr")"
 equal "$(cat "$STATE_DIR/mcshm.hugepages")" "0 2048 3" "what is remembered"
 
-# at boot
-$scripts/reserve.sh --size 2M --count 64 --boot >"$DIR/stdout"
-grep -qx 'vm.nr_hugepages = 64' "$ETC_ROOT/sysctl.d/60-mcshm-hugepages.conf" || fail "sysctl file"
-$scripts/reserve.sh --size 1G --count 4 --boot | grep -q 'hugepagesz=1G hugepages=4$' || fail "1G at boot"
-$scripts/reserve.sh --size 1G --count 4 --node 1 --boot | grep -q 'hugepages=1:4$' || fail "node at boot"
+# at boot: noted for each pool, the service is enabled, and what it runs takes the pages once
+rm "$short"
+echo 15 >"$short"
+rm "$STATE_DIR/mcshm.hugepages"
+export DESTDIR=$DIR/root
+conf=$DESTDIR/etc/mcshm/hugepages.conf wants=$DESTDIR/etc/systemd/system/sysinit.target.wants/mcshm-hugepages.service
+$scripts/persist.sh --size 2M --count 64 >"$DIR/stdout"
+grep -qx '2M 64 host' "$conf" || fail "not noted: $(cat "$conf")"
+service=$DESTDIR$(readlink "$wants")
+grep -qx "ExecStart=$PWD/$scripts/persist.sh --apply" "$service" || fail "service: $(cat "$service")"
+grep -qx 'Before=sysinit.target mcshmd.service shutdown.target' "$service" || fail "not early: $(cat "$service")"
+if command -v systemd-analyze >/dev/null; then
+    equal "$(systemd-analyze verify --man=no "$service" 2>&1)" "" "systemd-analyze verify"
+fi
+$scripts/persist.sh --size 2M --count 32 --node 1 >"$DIR/stdout"
+$scripts/persist.sh --size 2048kB --count 70 >"$DIR/stdout"
+equal "$(grep -v '^#' "$conf" | sort | tr '\n' ';')" "2M 32 1;2M 70 host;" "noted pools"
+equal "$($scripts/persist.sh --apply | sort | tr '\n' ';')" \
+    "reserved 32 of 32 pages of 2M on node 1;reserved 70 of 70 pages of 2M;" "at boot"
+equal "$(cat "$nodes/node1/hugepages/hugepages-2048kB/nr_hugepages")" 40 "pages of node 1 at boot"
+equal "$($scripts/persist.sh --apply | sort | tr '\n' ';')" \
+    "the 32 pages of 2M (1) are there;the 70 pages of 2M (host) are there;" "the service once more"
+equal "$(cat "$nodes/node1/hugepages/hugepages-2048kB/nr_hugepages")" 40 "pages of node 1"
+$scripts/persist.sh --size 2M --count 80 >"$DIR/stdout"
+$scripts/persist.sh --apply | grep -qx 'reserved 10 of 10 pages of 2M' || fail "only what is missing"
+# one that a package brought is used as it is
+mkdir -p "$DESTDIR/usr/lib/systemd/system"
+rm -r "$DESTDIR/etc/systemd"
+$scripts/persist.sh --unit /usr/share/mcshm/hugepages >"$DESTDIR/usr/lib/systemd/system/mcshm-hugepages.service"
+$scripts/persist.sh --size 2M --count 80 >"$DIR/stdout"
+equal "$(readlink "$wants")" /usr/lib/systemd/system/mcshm-hugepages.service "the packaged service"
+# a line that somebody damaged does not keep the others from their pages
+printf '2M many host\n2M 90 host\n' >"$conf"
+expect_exit 1 $scripts/persist.sh --apply
+grep -q "line 1 of .* is '2M many host': want SIZE COUNT NODE" "$DIR/stderr" || fail "$(cat "$DIR/stderr")"
+grep -qx 'reserved 10 of 10 pages of 2M' "$DIR/stdout" || fail "$(cat "$DIR/stdout")"
+echo '2M 90 host' >"$conf"
+$scripts/persist.sh --size 2M --count 0 >"$DIR/stdout"
+[ ! -e "$conf" ] && [ ! -L "$wants" ] || fail "something is left of it"
+expect_exit 1 $scripts/persist.sh --apply
+$scripts/persist.sh --size 1G --count 4 | grep -q 'hugepagesz=1G hugepages=4$' || fail "1G at boot"
+$scripts/persist.sh --size 1G --count 4 --node 1 | grep -q 'hugepages=1:4$' || fail "node at boot"
+[ ! -e "$conf" ] || fail "pages of 1G were noted"
+expect_exit 2 $scripts/persist.sh --size 2M
+expect_exit 2 $scripts/persist.sh --size 2M --count many
+unset DESTDIR
+$scripts/release.sh >"$DIR/stdout"
 
 # what is wrong is said in one sentence
 expect_exit 2 $scripts/reserve.sh
@@ -88,7 +130,6 @@ equal "$(cat "$DIR/stderr")" "reserve.sh: there is no NUMA node 9; report.sh lis
 
 # on the host itself
 unset SYSFS_ROOT
-rm "$STATE_DIR/mcshm.hugepages"
 $scripts/report.sh --json | json 'd["hugepages"]' >"$DIR/stdout" || exit 0 # a kernel without hugepages
 file=/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages
 if [ "$(id -u)" -ne 0 ] || [ ! -w $file ]; then
