@@ -6,11 +6,13 @@
 #   make soak            three hosts under random faults for MINUTES (10); needs root
 #   make bench           ring, copy and kv, one after the other
 #   make lint            formatting, static analysis, house rules; silent when all is well
-#   make install         PREFIX (/usr/local) and DESTDIR
+#   make man             manual pages, into build/man
+#   make install         PREFIX (/usr/local), LIBDIR (PREFIX/lib) and DESTDIR
 #   SAN=address|thread   the same with sanitizers, into build/address, build/thread
 
 VERSION := $(shell sed -n 's/^\#define MCSHM_VERSION "\(.*\)"/\1/p' lib/mcshm.h)
 PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
 SAN ?=
 B := build$(if $(SAN),/$(SAN))
 
@@ -46,7 +48,7 @@ programs := $B/bin/mcshmd $B/bin/mcshm $B/bin/mcshm-bench
 libraries := $B/lib/libmcshm.so.0 $B/lib/libmcshm.so $B/lib/libmcshm.a
 units := $(patsubst tests/%.c,$B/tests/%,$(unit_src))
 
-.PHONY: all test unit scenario plain-library soak bench demo lint install uninstall clean
+.PHONY: all test unit scenario plain-library soak bench demo lint man install uninstall clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -127,27 +129,42 @@ demo:
 lint: 
 	@scripts/lint.sh
 
-install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(PREFIX)/lib/pkgconfig \
-	    $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/mcshm/hugepages \
-	    $(DESTDIR)$(PREFIX)/share/man/man8 $(DESTDIR)$(PREFIX)/lib/systemd/system
+# What the programs and the header say of themselves.
+$B/man/.made: scripts/man.sh scripts/man-header.awk lib/mcshm.h $(programs)
+	rm -rf $B/man
+	scripts/man.sh $B/bin $B/man
+	touch $@
+man: $B/man/.made
+
+data := $(PREFIX)/share/mcshm
+services := $(PREFIX)/lib/systemd/system
+install: all man
+	install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(PREFIX)/sbin $(LIBDIR)/pkgconfig $(PREFIX)/include \
+	    $(data)/hugepages $(data)/grafana $(services) $(PREFIX)/lib/sysusers.d $(PREFIX)/lib/tmpfiles.d \
+	    $(addprefix $(PREFIX)/share/man/,man1 man3 man5 man8))
 	install -m 755 $B/bin/mcshmd $(DESTDIR)$(PREFIX)/sbin
 	install -m 755 $B/bin/mcshm $B/bin/mcshm-bench $(DESTDIR)$(PREFIX)/bin
 	install -m 644 lib/mcshm.h $(DESTDIR)$(PREFIX)/include
-	install -m 755 $B/lib/libmcshm.so.0 $(DESTDIR)$(PREFIX)/lib
-	ln -sf libmcshm.so.0 $(DESTDIR)$(PREFIX)/lib/libmcshm.so
-	install -m 644 $B/lib/libmcshm.a $(DESTDIR)$(PREFIX)/lib
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' lib/mcshm.pc.in \
-	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/mcshm.pc
-	$B/bin/mcshmd --man-page > $(DESTDIR)$(PREFIX)/share/man/man8/mcshmd.8
-	sed -e 's|@PREFIX@|$(PREFIX)|' etc/mcshmd.service.in > $(DESTDIR)$(PREFIX)/lib/systemd/system/mcshmd.service
-	install -m 644 etc/mcshmd.ini $(DESTDIR)$(PREFIX)/share/mcshm/mcshmd.ini.sample
-	install -m 755 scripts/hugepages/* $(DESTDIR)$(PREFIX)/share/mcshm/hugepages
+	install -m 644 $B/lib/libmcshm.so.0 $(DESTDIR)$(LIBDIR)
+	ln -sf libmcshm.so.0 $(DESTDIR)$(LIBDIR)/libmcshm.so
+	install -m 644 $B/lib/libmcshm.a $(DESTDIR)$(LIBDIR)
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))|' -e 's|@VERSION@|$(VERSION)|' lib/mcshm.pc.in \
+	    > $(DESTDIR)$(LIBDIR)/pkgconfig/mcshm.pc
+	for s in 1 3 5 8; do install -m 644 $B/man/man$$s/* $(DESTDIR)$(PREFIX)/share/man/man$$s; done
+	sed -e 's|@PREFIX@|$(PREFIX)|' etc/mcshmd.service.in > $(DESTDIR)$(services)/mcshmd.service
+	scripts/hugepages/persist.sh --unit $(data)/hugepages > $(DESTDIR)$(services)/mcshm-hugepages.service
+	install -m 644 etc/sysusers.d/mcshm.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d
+	install -m 644 etc/tmpfiles.d/mcshm.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d
+	install -m 644 etc/mcshmd.ini $(DESTDIR)$(data)/mcshmd.ini.sample
+	install -m 644 etc/grafana/mcshm.json $(DESTDIR)$(data)/grafana
+	install -m 755 scripts/hugepages/* $(DESTDIR)$(data)/hugepages
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,sbin/mcshmd bin/mcshm bin/mcshm-bench include/mcshm.h \
-	    lib/libmcshm.so lib/libmcshm.so.0 lib/libmcshm.a lib/pkgconfig/mcshm.pc \
-	    share/man/man8/mcshmd.8 lib/systemd/system/mcshmd.service)
-	rm -rf $(DESTDIR)$(PREFIX)/share/mcshm
+	    share/man/man1/mcshm.1 share/man/man1/mcshm-bench.1 share/man/man3/mcshm.3 share/man/man3/mcshm_*.3 \
+	    share/man/man5/mcshmd.ini.5 share/man/man8/mcshmd.8 lib/sysusers.d/mcshm.conf lib/tmpfiles.d/mcshm.conf)
+	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libmcshm.so libmcshm.so.0 libmcshm.a pkgconfig/mcshm.pc)
+	rm -f $(addprefix $(DESTDIR)$(services)/,mcshmd.service mcshm-hugepages.service)
+	rm -rf $(DESTDIR)$(data)
 
 clean:
 	rm -rf build

@@ -547,6 +547,20 @@ void mcd_config_sample(FILE *out)
     }
 }
 
+void mcd_config_man_text(const char *text, FILE *out)
+{
+    for (const char *p = text; *p != '\0'; p++) {
+        if ((*p == '.' || *p == '\'') && (p == text || p[-1] == '\n'))
+            fputs("\\&", out);
+        if (*p == '\\')
+            fputs("\\e", out);
+        else if (*p == '-')
+            fputs("\\-", out);
+        else
+            fputc(*p, out);
+    }
+}
+
 void mcd_config_man(FILE *out)
 {
     char range[160];
@@ -555,7 +569,15 @@ void mcd_config_man(FILE *out)
         if (i == 0 || strcmp(keys[i].section, keys[i - 1].section) != 0)
             fprintf(out, ".SS [%s]\n", keys[i].section);
         format_range(&keys[i], range, sizeof(range));
-        fprintf(out, ".TP\n.B %s\n%s.\n%s, %s; default %s%s.\n", keys[i].name, keys[i].help,
-                keys[i].unit, range, keys[i].initial, keys[i].live ? "; live" : "");
+        fprintf(out, ".TP\n.B %s\n", keys[i].name);
+        mcd_config_man_text(keys[i].help, out);
+        fprintf(out, ".\n.br\n");
+        mcd_config_man_text(keys[i].unit, out);
+        fputs(", ", out);
+        mcd_config_man_text(range, out);
+        fputs("; ", out);
+        mcd_config_man_text(keys[i].initial[0] != '\0' ? "default " : "empty by default", out);
+        mcd_config_man_text(keys[i].initial, out);
+        fputs(keys[i].live ? "; live\n" : "\n", out);
     }
 }

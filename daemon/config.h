@@ -84,7 +84,9 @@ unsigned mcd_config_adopt(struct mcd_config *to, const struct mcd_config *from, 
 void mcd_config_dump(const struct mcd_config *c, FILE *out);
 /* Every key with help, unit, range and default: etc/mcshmd.ini. */
 void mcd_config_sample(FILE *out);
-/* The keys as a section of the manual page, in roff. */
+/* The keys as sections of a manual page, in roff. */
 void mcd_config_man(FILE *out);
+/* Text as it stands, with what roff would read as its own escaped. */
+void mcd_config_man_text(const char *text, FILE *out);
 
 #endif

@@ -30,7 +30,8 @@ static const char usage[] =
     "      --check-config     read the configuration, say what is wrong, exit 0 or 1\n"
     "      --dump-config      print the configuration in force\n"
     "      --sample-config    print every key with its help, unit, range and default\n"
-    "      --man-page         print the manual page\n"
+    "      --man-page         print the manual page mcshmd(8)\n"
+    "      --man-page-config  print the manual page mcshmd.ini(5)\n"
     "      --ready-fd N       write one byte to descriptor N and close it once ready\n"
     "      --version          print the version\n"
     "  -h, --help             print this\n"
@@ -38,21 +39,46 @@ static const char usage[] =
     "SIGTERM or SIGINT stops cleanly, a second one at once. SIGHUP reads the configuration\n"
     "again and applies the keys that are marked live.\n";
 
-/* mcshmd(8): the option list above and the table of keys, so that neither can go stale. */
+/* mcshmd(8): the option list above, so that it cannot go stale. */
 static void man_page(FILE *out)
 {
-    fputs(".TH MCSHMD 8 \"\" \"mcshm " MCD_VERSION "\"\n.SH NAME\nmcshmd \\- the agent of a host: "
-          "pools of memory, transfers between processes\n.SH SYNOPSIS\n.nf\n",
+    fputs(
+        ".\\\" SPDX-License-Identifier: Apache-2.0\n"
+        ".TH MCSHMD 8 \"\" \"mcshm " MCD_VERSION "\"\n.SH NAME\nmcshmd \\- the agent of a host: "
+        "pools of memory, transfers between processes\n.SH SYNOPSIS\n.B mcshmd\n.RI [ OPTION ]...\n"
+        ".SH DESCRIPTION\n.nf\n",
+        out);
+    mcd_config_man_text(usage, out);
+    fputs(".fi\n.SH CONFIGURATION\n"
+          "An ini file, or one key each by\n.BR \\-\\-set ;\n.BR mcshmd.ini (5)\nhas all keys.\n"
+          ".SH FILES\n.TP\n.I " DEFAULT_CONFIG
+          "\nthe configuration\n.TP\n.I /run/mcshm/mcshmd.sock\nwhere clients connect\n"
+          ".SH EXIT STATUS\n0 after a clean stop, 1 when something is missing or wrong, which is "
+          "said "
+          "in one sentence, 2 for a wrong command line.\n"
+          ".SH SEE ALSO\n.BR mcshmd.ini (5),\n.BR mcshm (1),\n.BR mcshm\\-bench (1),\n.BR mcshm "
+          "(3)\n",
           out);
-    fputs(usage, out);
-    fputs(".fi\n.SH CONFIGURATION\nAn ini file; sizes take the suffixes K, M, G and T. "
-          "Keys marked live change with SIGHUP.\n",
+}
+
+/* mcshmd.ini(5): the table of keys. */
+static void man_page_config(FILE *out)
+{
+    fputs(".\\\" SPDX-License-Identifier: Apache-2.0\n"
+          ".TH MCSHMD.INI 5 \"\" \"mcshm " MCD_VERSION
+          "\"\n.SH NAME\nmcshmd.ini \\- configuration of "
+          "the agent mcshmd\n.SH SYNOPSIS\n.I " DEFAULT_CONFIG "\n.SH DESCRIPTION\n"
+          "An ini file: sections in brackets, a line\n.I key = value\nfor each key that is not at "
+          "its "
+          "default, comments behind a semicolon. Sizes take the suffixes K, M, G and T. An unknown "
+          "key or "
+          "a value out of its range keeps the agent from starting; \\fBmcshmd "
+          "\\-\\-check\\-config\\fP "
+          "tells before. Keys marked live change with SIGHUP, the others with the agent's next "
+          "start.\n",
           out);
     mcd_config_man(out);
-    fputs(".SH FILES\n" DEFAULT_CONFIG
-          "\n.SH EXIT STATUS\n0 after a clean stop, 1 when something is "
-          "missing or wrong, which is said in one sentence, 2 for a wrong command line.\n",
-          out);
+    fputs(".SH SEE ALSO\n.BR mcshmd (8)\n", out);
 }
 
 struct options {
@@ -60,13 +86,13 @@ struct options {
     const char *sets[64];
     int nsets;
     int ready_fd;
-    bool check, dump, sample, man, version, help;
+    bool check, dump, sample, man, man_config, version, help;
 };
 
 /* 0, or the exit status of a usage error. */
 static int parse(int argc, char **argv, struct options *o)
 {
-    enum { CHECK = 256, DUMP, SAMPLE, MAN, READY, VERSION };
+    enum { CHECK = 256, DUMP, SAMPLE, MAN, MAN_CONFIG, READY, VERSION };
     static const struct option longs[] = {
         {"config", required_argument, NULL, 'c'},
         {"set", required_argument, NULL, 's'},
@@ -74,6 +100,7 @@ static int parse(int argc, char **argv, struct options *o)
         {"dump-config", no_argument, NULL, DUMP},
         {"sample-config", no_argument, NULL, SAMPLE},
         {"man-page", no_argument, NULL, MAN},
+        {"man-page-config", no_argument, NULL, MAN_CONFIG},
         {"ready-fd", required_argument, NULL, READY},
         {"version", no_argument, NULL, VERSION},
         {"help", no_argument, NULL, 'h'},
@@ -105,6 +132,9 @@ static int parse(int argc, char **argv, struct options *o)
             break;
         case MAN:
             o->man = true;
+            break;
+        case MAN_CONFIG:
+            o->man_config = true;
             break;
         case READY:
             o->ready_fd = atoi(optarg);
@@ -286,13 +316,15 @@ int main(int argc, char **argv)
     res = parse(argc, argv, &options);
     if (res != 0)
         return res;
-    if (options.help || options.version || options.sample || options.man) {
+    if (options.help || options.version || options.sample || options.man || options.man_config) {
         if (options.help)
             fputs(usage, stdout);
         else if (options.version)
             puts("mcshmd " MCD_VERSION);
         else if (options.man)
             man_page(stdout);
+        else if (options.man_config)
+            man_page_config(stdout);
         else
             mcd_config_sample(stdout);
         return fflush(stdout) == 0 ? 0 : 1;

@@ -30,7 +30,8 @@ for group in "${groups[@]}"; do
         wanted+=(gcc libc6-dev make pkgconf libdpdk-dev libiniparser-dev libmicrohttpd-dev
             libcjson-dev libnuma-dev liburing-dev libisal-dev libcurl4-openssl-dev libprotobuf-c-dev protobuf-c-compiler libssl-dev)
         ;;
-    test) wanted+=(libcriterion-dev python3 curl strace faketime etcd-server etcd-client iproute2 iptables python3-venv) ;;
+    test) wanted+=(libcriterion-dev python3 curl strace faketime etcd-server etcd-client iproute2 iptables python3-venv
+        systemd man-db groff-base) ;;
     lint) wanted+=(git clang-format cppcheck shellcheck) ;;
     bench) wanted+=(ucx-utils iperf3 python3-venv) ;;
     esac

@@ -9,13 +9,53 @@ build=$(realpath --relative-to=. "$B")
 make -s B="$build" DESTDIR="$stage" PREFIX=$prefix install >"$DIR/stdout"
 
 for file in sbin/mcshmd bin/mcshm bin/mcshm-bench lib/libmcshm.so lib/libmcshm.so.0 lib/libmcshm.a \
-    include/mcshm.h lib/pkgconfig/mcshm.pc share/mcshm/mcshmd.ini.sample share/mcshm/hugepages/reserve.sh; do
+    include/mcshm.h lib/pkgconfig/mcshm.pc share/mcshm/mcshmd.ini.sample share/mcshm/hugepages/reserve.sh \
+    share/mcshm/grafana/mcshm.json share/man/man1/mcshm.1 share/man/man1/mcshm-bench.1 share/man/man3/mcshm.3 \
+    share/man/man3/mcshm_submit.3 share/man/man5/mcshmd.ini.5 share/man/man8/mcshmd.8 lib/sysusers.d/mcshm.conf \
+    lib/tmpfiles.d/mcshm.conf lib/systemd/system/mcshmd.service lib/systemd/system/mcshm-hugepages.service; do
     [ -e "$stage$prefix/$file" ] || fail "$file was not installed"
 done
 equal "$(find "$stage" -type f -not -path "$stage$prefix/*" | wc -l)" 0 "files outside of PREFIX"
 equal "$("$stage$prefix/bin/mcshm" --socket "$SOCKET" version)" "$("$B/bin/mcshm" --socket "$SOCKET" version)" \
     "the installed tool"
 "$stage$prefix/share/mcshm/hugepages/report.sh" >"$DIR/stdout" || [ ! -d /sys/kernel/mm/hugepages ]
+
+# What the services start is where they look for it.
+for service in mcshmd mcshm-hugepages; do
+    program=$(sed -n 's/^ExecStart=\([^ ]*\).*/\1/p' "$stage$prefix/lib/systemd/system/$service.service")
+    [ -x "$stage$program" ] || fail "$service.service starts '$program', which is not there"
+done
+
+# The manual: whole, without a complaint of the formatter, and every key, command and call is in it.
+pages=$stage$prefix/share/man
+if command -v man >/dev/null && command -v groff >/dev/null; then
+    for page in "$pages"/man[1358]/mcshm.* "$pages"/man1/mcshm-bench.1 "$pages"/man5/* "$pages"/man8/*; do
+        complaints=$(LC_ALL=C.UTF-8 man --warnings -E UTF-8 -l "$page" 2>&1 >"$DIR/page.txt")
+        equal "$complaints" "" "man on ${page##*/}"
+        [ "$(wc -l <"$DIR/page.txt")" -gt 20 ] || fail "${page##*/} is short: $(cat "$DIR/page.txt")"
+    done
+else
+    echo "the manual pages were not formatted: that needs man-db and groff"
+fi
+roff() { # word: as it stands in a page
+    echo "${1//-/\\-}"
+}
+"$B/bin/mcshmd" --dump-config | sed -n 's/^\([a-z0-9_]*\) = .*/\1/p' | while read -r key; do
+    grep -qxF ".B $key" "$pages/man5/mcshmd.ini.5" || fail "mcshmd.ini(5) lacks $key"
+done
+"$B/bin/mcshmd" --help | grep -oE -- '--[a-z-]+' | while read -r option; do
+    grep -qF -- "$(roff "$option")" "$pages/man8/mcshmd.8" || fail "mcshmd(8) lacks $option"
+done
+"$B/bin/mcshm" help | sed -n 's/^  \([a-z-]*\) .*/\1/p' | while read -r word; do
+    grep -qE "^  $(roff "$(roff "$word")") " "$pages/man1/mcshm.1" || fail "mcshm(1) lacks $word"
+done
+for word in ring copy kv net; do
+    grep -qx ".SS $word" "$pages/man1/mcshm-bench.1" || fail "mcshm-bench(1) lacks $word"
+done
+grep -oE '\bmcshm_[a-z_]+\(' lib/mcshm.h | sort -u | while read -r call; do
+    grep -qF "$call" "$pages/man3/mcshm.3" || fail "mcshm(3) lacks $call"
+    [ "$(cat "$pages/man3/${call%(}.3")" = ".so man3/mcshm.3" ] || fail "there is no page ${call%(}(3)"
+done
 
 # A program of somebody else, by pkg-config, with the shared and the static library.
 cat >"$DIR/user.c" <<'END'
