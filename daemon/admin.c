@@ -120,6 +120,33 @@ static void rails(struct mcd_agent *a, struct text *t)
     gauge(t, "rails_up", "Rails in state up", up);
 }
 
+enum engine_value { ENGINE_TASKS, ENGINE_BYTES, ENGINE_TURNS, ENGINE_ASLEEP };
+
+/* One line an engine. */
+static void engine_lines(struct mcd_agent *a, struct text *t, const char *name, const char *type,
+                         const char *help, enum engine_value what)
+{
+    add(t, "# HELP mcshm_engine_%s %s\n# TYPE mcshm_engine_%s %s\n", name, help, name, type);
+    for (unsigned i = 0; i < a->nengines; i++) {
+        const struct mcd_engine *g = a->engines[i];
+        uint64_t v = what == ENGINE_TASKS   ? mcs_load_relaxed(&g->counters.tasks)
+                     : what == ENGINE_BYTES ? mcs_load_relaxed(&g->counters.bytes)
+                     : what == ENGINE_TURNS ? mcs_load_relaxed(&g->counters.turns)
+                                            : mcs_load_relaxed(&g->asleep) != 0;
+
+        add(t, "mcshm_engine_%s{engine=\"%u\",core=\"%d\"} %llu\n", name, g->o.id, g->o.core,
+            (unsigned long long)v);
+    }
+}
+
+static void engines(struct mcd_agent *a, struct text *t)
+{
+    engine_lines(a, t, "tasks_total", "counter", "Tasks that an engine has ended", ENGINE_TASKS);
+    engine_lines(a, t, "bytes_total", "counter", "Bytes that an engine has moved", ENGINE_BYTES);
+    engine_lines(a, t, "turns_total", "counter", "Turns of an engine's loop", ENGINE_TURNS);
+    engine_lines(a, t, "asleep", "gauge", "Does an engine sleep: 1, or 0", ENGINE_ASLEEP);
+}
+
 static void metrics(struct mcd_agent *a, struct text *t)
 {
     struct mcd_totals totals;
@@ -160,6 +187,7 @@ static void metrics(struct mcd_agent *a, struct text *t)
             add(t, "mcshm_served_refused_total{cause=\"%s\"} %llu\n", mcd_status_word(e),
                 (unsigned long long)n);
     }
+    engines(a, t);
     rails(a, t);
     gauge(t, "sessions", "Sessions", a->nsessions);
     gauge(t, "engines", "Engines", a->nengines);
