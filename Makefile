@@ -8,13 +8,15 @@
 #   make lint            formatting, static analysis, house rules; silent when all is well
 #   make man             manual pages, into build/man
 #   make install         PREFIX (/usr/local), LIBDIR (PREFIX/lib) and DESTDIR
-#   SAN=address|thread   the same with sanitizers, into build/address, build/thread
+#   SAN=address|thread   the same with sanitizers and failpoints, into build/address, build/thread
+#   FAIL=1               the same with failpoints (shm/failpoint.h), into build/fail
 
 VERSION := $(shell sed -n 's/^\#define MCSHM_VERSION "\(.*\)"/\1/p' lib/mcshm.h)
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 SAN ?=
-B := build$(if $(SAN),/$(SAN))
+FAIL ?=
+B := build$(if $(SAN),/$(SAN),$(if $(FAIL),/fail))
 
 comma := ,
 
@@ -29,13 +31,13 @@ WARN := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-protot
 # baseline of the architecture, wider instructions are chosen at run time.
 DPDK_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags-only-I libdpdk 2>/dev/null | tr ' ' '\n' | grep dpdk))
 CFLAGS += -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -pthread $(WARN) $(SANFLAGS) 
-CPPFLAGS += -D_GNU_SOURCE -D_FORTIFY_SOURCE=$(if $(SAN),0,2) -I. -Ilib -I$B/gen $(DPDK_CFLAGS)
+CPPFLAGS += -D_GNU_SOURCE -D_FORTIFY_SOURCE=$(if $(SAN),0,2) $(if $(SAN)$(FAIL),-DMCS_FAILPOINTS) -I. -Ilib -I$B/gen $(DPDK_CFLAGS)
 LDFLAGS += -pthread $(SANFLAGS) -Wl,--as-needed
 DAEMON_LIBS := -lrte_eal -lrte_ring -lrte_kvargs -lrte_log -liniparser -lmicrohttpd -lcjson -lnuma -lcurl -lprotobuf-c -lssl -lcrypto -luring -lisal
 # librte_log is a library of its own only since DPDK 23.11
 DAEMON_LIBS := $(filter-out $(if $(wildcard /usr/lib/*/librte_log.so),,-lrte_log),$(DAEMON_LIBS))
 
-shm_src := shm/queue.c shm/inbox.c shm/region.c shm/message.c
+shm_src := shm/queue.c shm/inbox.c shm/region.c shm/message.c $(if $(SAN)$(FAIL),shm/failpoint.c)
 lib_src := $(wildcard lib/*.c) $(shm_src)
 daemon_src := $(filter-out daemon/main.c,$(wildcard daemon/*.c)) $(wildcard transports/*.c transports/*/*.c store/*/*.c) \
               $(shm_src) shm/queue_create.c
@@ -48,7 +50,7 @@ programs := $B/bin/mcshmd $B/bin/mcshm $B/bin/mcshm-bench
 libraries := $B/lib/libmcshm.so.0 $B/lib/libmcshm.so $B/lib/libmcshm.a
 units := $(patsubst tests/%.c,$B/tests/%,$(unit_src))
 
-.PHONY: all test unit scenario plain-library soak bench demo lint man install uninstall clean
+.PHONY: all test unit scenario failing plain-library soak bench demo lint man install uninstall clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -102,7 +104,15 @@ $B/bin/metactl: $(call obj,tests/scenario/metactl.c $(wildcard store/meta/*.c))
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ -lcurl -lcjson
 
-unit: all $(units) $B/bin/metactl
+# A client that does everything once, for scenarios with failpoints. The sanitizers' builds have them
+# compiled in; beside the plain build lies one that has.
+$B/bin/mixclient: $(call obj,tests/scenario/mixclient.c) $B/lib/libmcshm.a
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^
+
+unit: all $(units) $B/bin/metactl $(if $(SAN),$B/bin/mixclient,failing)
+failing:
+	@$(MAKE) --no-print-directory FAIL=1 all build/fail/bin/mixclient
 scenario: unit $(if $(filter thread,$(SAN)),plain-library)
 	@B=$B SAN=$(SAN) tests/run
 # TSan cannot be loaded into a running Python: scenarios in Python drive its agent with this one.
@@ -169,4 +179,4 @@ uninstall:
 clean:
 	rm -rf build
 
--include $(patsubst %.o,%.d,$(call obj,$(lib_src) $(daemon_src) daemon/main.c $(cli_src) $(bench_src) $(unit_src) tests/scenario/metactl.c))
+-include $(patsubst %.o,%.d,$(call obj,$(lib_src) $(daemon_src) daemon/main.c $(cli_src) $(bench_src) $(unit_src) tests/scenario/metactl.c tests/scenario/mixclient.c))

@@ -7,6 +7,7 @@
 #include "log.h"
 #include "session.h"
 #include "task.h"
+#include "shm/failpoint.h"
 
 #define ALONE 4u          /* slices a turn while no other queue is active */
 #define SMALL_BURST 4096u /* bytes */
@@ -111,8 +112,10 @@ static void run_now(struct mcd_engine *g, struct mcd_queue *q, struct fresh *f)
     /* One stamp for the burst, its start being the engine's last look at the clock: stage times are
      * as fine as a few turns. A small burst is stamped while its lines are still on their way,
      * where reading the clock costs nothing. */
+    MCS_FAILPOINT(copy_begin);
     end = mcs_ticks();
     g->local_ops->post(g->local, f->posted, f->n);
+    MCS_FAILPOINT(copy_done);
     if (f->bytes > SMALL_BURST)
         end = mcs_ticks();
     move_ns = mcd_clip32(mcd_ticks_to_ns(g, end - g->now));
@@ -226,6 +229,8 @@ bool mcd_queue_turn(struct mcd_engine *g, struct mcd_queue *q)
         break_queue(g, q, "the submission ring claims more than it holds");
         return true;
     }
+    if (n != 0)
+        MCS_FAILPOINT(ring_taken);
     fresh.n = 0;
     fresh.bytes = 0;
     fresh.stamped = false;

@@ -23,6 +23,7 @@
 #include "log.h"
 #include "mooncake.h"
 #include "shm/region.h"
+#include "shm/failpoint.h"
 
 #define BACKLOG 256
 #define LOOK_MS 1000                 /* a look at all sessions at least so often */
@@ -120,7 +121,8 @@ static int open_socket(struct mcd_agent *a, char *error, size_t error_size)
     if (bind(a->listen_fd, (struct sockaddr *)&addr, sizeof(addr)) != 0)
         goto error;
     a->bound = true;
-    if (chmod(addr.sun_path, (mode_t)a->config.socket_mode) != 0 ||
+    errno = -MCS_FAIL(start_socket);
+    if (errno != 0 || chmod(addr.sun_path, (mode_t)a->config.socket_mode) != 0 ||
         listen(a->listen_fd, BACKLOG) != 0)
         goto error;
     return mcd_control_watch(a, a->listen_fd, MCD_SOURCE_LISTEN, NULL);
@@ -158,6 +160,7 @@ static void run_reap(struct mcd_job *job)
 {
     struct reap_job *r = (struct reap_job *)job;
 
+    MCS_FAILPOINT(reap_run);
     mcs_region_unmap(r->map, r->size);
     close(r->fd);
 }
@@ -192,15 +195,21 @@ int mcd_control_init(struct mcd_agent *a, char *error, size_t error_size)
     a->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (a->epoll_fd < 0)
         return -errno;
-    res = make_folder(a->config.socket, error, error_size);
+    res = MCS_FAIL(start_control);
+    if (res == 0)
+        res = make_folder(a->config.socket, error, error_size);
     if (res == 0)
         res = take_lock(a, error, error_size);
+    if (res == 0)
+        res = MCS_FAIL(start_lock);
     if (res == 0)
         res = open_signals(a);
     if (res == 0)
         res = mcd_control_watch(a, a->event_fd, MCD_SOURCE_EVENT, NULL);
     if (res == 0)
         res = mcd_fault_init(a->event_fd);
+    if (res == 0)
+        res = MCS_FAIL(start_worker);
     if (res == 0)
         res = mcd_worker_create(a->event_fd, &a->worker);
     if (res != 0)
@@ -214,7 +223,9 @@ int mcd_control_init(struct mcd_agent *a, char *error, size_t error_size)
         if (res != 0)
             mcd_warning("%s; going on without /metrics ([admin] mode = best-effort)", error);
     }
-    res = mcd_cluster_create(a, error, error_size);
+    res = MCS_FAIL(start_cluster);
+    if (res == 0)
+        res = mcd_cluster_create(a, error, error_size);
     return res != 0 ? res : open_socket(a, error, error_size);
 }
 
@@ -228,6 +239,10 @@ static void accept_all(struct mcd_agent *a)
         return;
     for (int i = 0; i < BACKLOG; i++) {
         fd = accept4(a->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd >= 0 && MCS_FAIL(session_accept) != 0) {
+            close(fd);
+            continue;
+        }
         if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
             mcd_log_limited(MCD_LOG_WARNING, "out of file descriptors, a client has to wait: raise "
                                              "the limit (ulimit -n, LimitNOFILE=)");
@@ -373,6 +388,7 @@ void mcd_control_run(struct mcd_agent *a)
         if (a->stopping && deadline == 0) {
             deadline = mcd_now_ns() + STOP_NS;
             mcd_control_unwatch(a, a->listen_fd);
+            MCS_FAILPOINT(stop_asked);
             unlink(a->config.socket);
             a->bound = false;
             for (struct mcd_session *s = a->sessions; s != NULL; s = s->next)
@@ -386,9 +402,11 @@ void mcd_control_run(struct mcd_agent *a)
     if (a->sessions != NULL)
         mcd_warning("%u sessions did not end in time; leaving them to the kernel", a->nsessions);
     /* while engines run: they let go of what peers had */
+    MCS_FAILPOINT(stop_quiet);
     mcd_mooncake_destroy(a->mooncake);
     a->mooncake = NULL;
     mcd_cluster_destroy(a);
+    MCS_FAILPOINT(stop_peers);
 }
 
 void mcd_control_fini(struct mcd_agent *a)

@@ -12,6 +12,7 @@
 #include "log.h"
 #include "remote_open.h"
 #include "shm/status.h"
+#include "shm/failpoint.h"
 
 #define CALL_MS 5000u
 #define BUFFERS_LIMIT (4 * MCD_BUFFERS_MAX) /* what buffers may fall into by cuts */
@@ -41,6 +42,7 @@ static void gone(struct mcd_segment *s)
     if (*link == r)
         *link = r->next;
     mcd_peer_forget(r->peer, r->call);
+    MCS_FAILPOINT(remote_closed);
     m.export = r->export_index;
     m.incarnation = r->incarnation;
     m.count = r->opens;
@@ -231,6 +233,8 @@ static void got_page(struct mcd_call *call, uint32_t status, const uint8_t *payl
     Mcd__Buffers *m = payload == NULL ? NULL : mcd__buffers__unpack(NULL, size, payload);
 
     r->describing = false;
+    if (MCS_FAIL(describe_answered) != 0)
+        status = MCS_NO_MEMORY;
     if (status == MCS_STALE) {
         drop_building(r);
         reopen(r);

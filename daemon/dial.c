@@ -13,6 +13,7 @@
 
 #include "address.h"
 #include "agent.h"
+#include "shm/failpoint.h"
 
 #define ADDRESSES_MAX 16u
 #define PART_MIN_NS UINT64_C(50000000) /* least of the limit that each address gets */
@@ -94,8 +95,10 @@ static void finish(struct mcd_dial *d, int error)
 
 static int open_socket(struct mcd_dial *d, const struct sockaddr_storage *to)
 {
-    int one = 1, res = 0;
+    int one = 1, res = MCS_FAIL(dial);
 
+    if (res != 0)
+        return res;
     d->fd = socket(to->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (d->fd < 0)
         return -errno;

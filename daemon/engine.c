@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "net.h"
+#include "shm/failpoint.h"
 
 #define COMMAND_RING 16384u
 #define COLD_BYTES 8192u /* bytes moved that are worth one more look at a cold queue, or a clock */
@@ -233,7 +234,7 @@ static bool run_command(struct mcd_engine *g, struct mcd_command *command)
 
     switch (command->kind) {
     case MCD_COMMAND_ADD:
-        if (make_room(g)) {
+        if (MCS_FAIL(queue_add) == 0 && make_room(g)) {
             put_cold(g, q);
         } else {
             q->broken = true;
@@ -447,6 +448,7 @@ static void sleep_until_rung(struct mcd_engine *g)
     /* orders need_wakeup before the look at the rings (partner: mcs_queue_must_wake()), and
      * asleep before any later look-up (partner: mcd_grace_begin()) */
     mcs_fence_full();
+    MCS_FAILPOINT(engine_sleep);
     if (!anything_pending(g) && mcd_net_may_sleep(g)) {
         mcs_count(&g->counters.sleeps, 1);
         epoll_wait(g->epoll_fd, events, 16, timeout);

@@ -9,6 +9,7 @@
 #include <daemon/peer.pb-c.h>
 #include "later.h"
 #include "shm/status.h"
+#include "shm/failpoint.h"
 
 #define PAGE 8192u        /* buffers in one answer: at most some 200 KB */
 #define VISITORS_MAX 256u /* routes of one peer: its engines */
@@ -55,7 +56,7 @@ static struct mcd_export *export_of(struct mcd_peer *p, struct mcd_segment *s)
             return x->slots[i];
         }
     }
-    if (free_slot == MCD_EXPORTS_MAX)
+    if (free_slot == MCD_EXPORTS_MAX || MCS_FAIL(export_open) != 0)
         return NULL;
     e = calloc(1, sizeof(*e));
     if (e == NULL)
@@ -172,6 +173,7 @@ void mcd_export_on_close(struct mcd_peer *p, const uint8_t *m, size_t size)
 
     if (e != NULL) {
         e->opens -= r->count < e->opens ? r->count : e->opens;
+        MCS_FAILPOINT(export_closed);
         if (e->opens == 0)
             take_back(p, e->index);
     }
@@ -193,8 +195,9 @@ static void describe(struct mcd_peer *p, const struct mcd_wire_header *h,
         int32_t node[PAGE];
     } *page = calloc(1, sizeof(*page));
 
-    if (page == NULL) {
+    if (page == NULL || MCS_FAIL(export_describe) != 0) {
         mcd_peer_answer(p, h, MCS_NO_MEMORY, NULL);
+        free(page);
         return;
     }
     n = n < PAGE ? n : PAGE;
@@ -251,6 +254,7 @@ void mcd_exports_tell(struct mcd_peer *p)
         gone = !e->segment->named || e->segment->owner == NULL;
         if (e->told == e->segment->version && gone == e->gone_told)
             continue;
+        MCS_FAILPOINT(export_told);
         m.export = e->index;
         m.incarnation = e->incarnation;
         m.version = e->segment->version;
@@ -377,7 +381,7 @@ void mcd_export_on_rails(struct mcd_peer *p, const struct mcd_wire_header *h, co
             status = MCS_LIMIT;
     }
     for (uint32_t i = 0; status == MCS_OK && i < r->count; i++) {
-        if (mcd_token_create(c, p, v, bytes[i]) != 0) {
+        if (MCS_FAIL(export_rails) != 0 || mcd_token_create(c, p, v, bytes[i]) != 0) {
             status = MCS_LIMIT;
             break;
         }

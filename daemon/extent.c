@@ -12,6 +12,7 @@
 #include "fault.h"
 #include "log.h"
 #include "shm/region.h"
+#include "shm/failpoint.h"
 
 #define ORDINARY_PAGE 4096u
 
@@ -124,7 +125,9 @@ static struct mcd_extent *extent_new(struct mcd_pool *p, int fd, void *map, uint
     e->id = p->next_id++;
     e->fd = fd;
     e->refs = 1;
-    e->guard = mcd_fault_add(map, size);
+    e->guard = MCS_FAIL(extent_guard);
+    if (e->guard == 0)
+        e->guard = mcd_fault_add(map, size);
     if (e->guard < 0) {
         free(e);
         return NULL;
@@ -155,6 +158,9 @@ int mcd_pool_finish(struct mcd_pool *p, struct mcd_extent_job *job, struct mcd_e
         p->warned = true;
     }
     p->page_size = job->page_size;
+    res = MCS_FAIL(extent_made);
+    if (res != 0)
+        goto error_unmap;
     e = extent_new(p, job->fd, job->map, job->size, (uint64_t)(uintptr_t)job->hint);
     if (e == NULL) {
         res = -ENOMEM;
@@ -196,6 +202,9 @@ int mcd_extent_adopt(struct mcd_pool *p, int fd, uint64_t size, struct mcd_exten
         p->refused++;
         return -ENOMEM;
     }
+    res = MCS_FAIL(extent_adopt);
+    if (res != 0)
+        return res;
     address = take_address(p, size);
     res = mcs_region_map(fd, size, true, (void *)(uintptr_t)address, &map);
     if (res != 0)

@@ -17,6 +17,7 @@
 #include <daemon/peer.pb-c.h>
 #include "log.h"
 #include "shm/status.h"
+#include "shm/failpoint.h"
 
 #define GUESTS_MAX 512u
 #define GUESTS_OF_ONE 128u /* from one address */
@@ -169,6 +170,10 @@ static void become_wire(struct mcd_guest *g)
     };
     int fd = g->fd;
 
+    if (MCS_FAIL(guest_wire) != 0) {
+        guest_free(g);
+        return;
+    }
     mcd_watch_remove(c->agent, &g->watch);
     mcd_alarm_clear(c->agent, &g->timer); /* the wire has a time limit of its own */
     g->fd = -1;
@@ -254,7 +259,7 @@ static void become_data(struct mcd_guest *g)
         refuse_data(g, MCS_AUTH, "its token was never issued, has been used or is too old");
         return;
     }
-    g->answer_fd = dup(g->fd);
+    g->answer_fd = MCS_FAIL(guest_data) != 0 ? -1 : dup(g->fd);
     if (g->answer_fd < 0 || t->visitor->leaving) {
         free(t);
         refuse_data(g, MCS_LOCAL_RESOURCE,
@@ -334,7 +339,8 @@ void mcd_guest_accept(struct mcd_cluster *c, int fd)
     socklen_t n = sizeof(from);
     struct mcd_guest *g = NULL;
 
-    if (getpeername(fd, (struct sockaddr *)&from, &n) != 0 || too_many(c, &from)) {
+    if (MCS_FAIL(guest_accept) != 0 || getpeername(fd, (struct sockaddr *)&from, &n) != 0 ||
+        too_many(c, &from)) {
         c->counters.guests_refused++;
         close(fd);
         return;

@@ -21,6 +21,7 @@
 #include "quiet.h"
 #include "shm/region.h"
 #include "version.h"
+#include "shm/failpoint.h"
 
 /* The queues of all sessions may have as much memory as the pool, or this where that is less. */
 #define QUEUE_MEMORY_MIN (UINT64_C(1) << 30)
@@ -89,10 +90,14 @@ static int make_session_region(struct mcd_session *s)
     s->doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->doorbell < 0)
         return -errno;
-    res = mcs_region_create("mcshm-session", size, 0, -1, NULL, &s->region_fd, &mem);
+    res = MCS_FAIL(hello_region);
+    if (res == 0)
+        res = mcs_region_create("mcshm-session", size, 0, -1, NULL, &s->region_fd, &mem);
     if (res != 0)
         return res;
-    s->region_guard = mcd_fault_add(mem, size);
+    s->region_guard = MCS_FAIL(hello_guard);
+    if (s->region_guard == 0)
+        s->region_guard = mcd_fault_add(mem, size);
     if (s->region_guard < 0) {
         mcs_region_unmap(mem, size);
         close(s->region_fd);
@@ -200,6 +205,12 @@ static void queue_opened(struct mcd_session *s)
     struct mcd_queue *q = s->op.queue;
     struct mcs_msg m;
 
+    MCS_FAILPOINT(queue_opened);
+    if (mcs_load_acquire(&q->error) == MCS_NO_MEMORY) { /* partner: run_command() */
+        mcd_session_free_queue(s, q);
+        mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for one more queue in its engine");
+        return;
+    }
     q->next = s->queues;
     s->queues = q;
     s->nqueues++;
@@ -229,7 +240,9 @@ static void queue_made(struct mcd_session *s)
         goto error;
     q->fd = job->fd;
     mcs_queue_layout(q->shm.depth, q->shm.slots, q->shm.batches, q->shm.args_size, &layout);
-    q->guard = mcd_fault_add(job->map, job->size);
+    q->guard = MCS_FAIL(queue_guard);
+    if (q->guard == 0)
+        q->guard = mcd_fault_add(job->map, job->size);
     if (q->guard < 0) {
         mcs_region_unmap(job->map, job->size);
         res = q->guard;
@@ -240,10 +253,14 @@ static void queue_made(struct mcd_session *s)
     res = mcs_queue_create(&q->shm, &q->consumer, job->map, &layout, q->id, s->incarnation,
                            s->region.header->features & MCS_FEATURE_NEVER_SLEEPS);
     if (res == 0)
+        res = MCS_FAIL(queue_init);
+    if (res == 0)
         res = mcd_queue_init(q);
     q->engine = a->engines[a->next_engine++ % a->nengines];
     if (res == 0 && (s->watched >> q->engine->o.id & 1) == 0) {
-        res = mcd_engine_watch(q->engine, s->doorbell);
+        res = MCS_FAIL(queue_watch);
+        if (res == 0)
+            res = mcd_engine_watch(q->engine, s->doorbell);
         if (res == 0)
             s->watched |= UINT64_C(1) << q->engine->o.id;
     }
@@ -324,6 +341,7 @@ static void mcd_on_queue_open(struct mcd_session *s, struct mcs_msg *m)
 
 static void queue_closed(struct mcd_session *s)
 {
+    MCS_FAILPOINT(queue_closed);
     mcd_session_free_queue(s, s->op.queue);
     mcd_reply_empty(s);
 }
@@ -417,6 +435,7 @@ void mcd_take_away(struct mcd_session *s, void (*finish)(struct mcd_session *s))
     s->op.deadline = mcd_now_ns() + CALLER_NS;
     mcd_segments_changed(s->agent);
     outdate_grants(s, s->op.extent);
+    MCS_FAILPOINT(taken_away);
     mcd_session_defer(s, all_quiet, finish);
 }
 
@@ -446,7 +465,7 @@ static void mcd_on_query(struct mcd_session *s, struct mcs_msg *m)
     text = mcd_query_json(s->agent, s, m->b.query.what);
     fd = text == NULL ? -1 : memfd_create("mcshm-query", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     n = text == NULL ? 0 : strlen(text);
-    if (fd < 0 || write(fd, text, n) != (ssize_t)n ||
+    if (fd < 0 || MCS_FAIL(query_made) != 0 || write(fd, text, n) != (ssize_t)n ||
         fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE | F_SEAL_SEAL) != 0) {
         mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for the answer");
     } else {

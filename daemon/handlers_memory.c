@@ -10,6 +10,7 @@
 
 #include "handlers.h"
 #include "log.h"
+#include "shm/failpoint.h"
 
 #define ALIGN_MAX (UINT64_C(1) << 30)
 #define GRANTS_MAX 4096u
@@ -37,7 +38,7 @@ static int enter_extent(struct mcd_session *s, struct mcd_extent *e)
 {
     uint32_t handle = mcd_session_handle_new(s, (void *const *)s->extents);
 
-    if (handle == 0)
+    if (handle == 0 || MCS_FAIL(extent_enter) != 0)
         return -ENOSPC;
     e->handle = handle;
     e->owner = s;
@@ -161,7 +162,9 @@ void mcd_on_alloc(struct mcd_session *s, struct mcs_msg *m)
     s->op.offset = align;
     want = r.size > UINT64_MAX - MCS_LINE ? r.size
                                           : (r.size + MCS_LINE - 1) & ~(uint64_t)(MCS_LINE - 1);
-    res = mcd_pool_plan(&s->agent->pool, want, node, &s->op.making);
+    res = MCS_FAIL(extent_plan);
+    if (res == 0)
+        res = mcd_pool_plan(&s->agent->pool, want, node, &s->op.making);
     if (res != 0) {
         refuse_memory(s, res, r.size);
         return;
@@ -211,6 +214,7 @@ static void freed(struct mcd_session *s)
 {
     struct mcs_msg m;
 
+    MCS_FAILPOINT(extent_freed);
     mcd_alloc_give(s->op.extent->alloc, s->op.offset);
     if (s->op.last)
         mcd_extent_put(&s->agent->pool, s->op.extent);
@@ -250,6 +254,7 @@ static void unregistered(struct mcd_session *s)
 {
     struct mcs_msg m;
 
+    MCS_FAILPOINT(unregistered);
     mcd_extent_put(&s->agent->pool, s->op.extent);
     s->op.late = false; /* as in freed() */
     mcd_reply_taken(s, 0, &m);
@@ -318,8 +323,10 @@ void mcd_on_map(struct mcd_session *s, struct mcs_msg *m)
     /* Read-only means a descriptor of its own: a memfd of the pool has mode 0400, so only the agent's
      * user (or root) could open it for writing again. */
     snprintf(path, sizeof(path), "/proc/self/fd/%d", b->extent->fd);
-    fd = r.writable != 0 ? fcntl(b->extent->fd, F_DUPFD_CLOEXEC, 3)
-                         : open(path, O_RDONLY | O_CLOEXEC);
+    errno = -MCS_FAIL(map_open);
+    fd = errno != 0        ? -1
+         : r.writable != 0 ? fcntl(b->extent->fd, F_DUPFD_CLOEXEC, 3)
+                           : open(path, O_RDONLY | O_CLOEXEC);
     g = fd < 0 ? NULL : calloc(1, sizeof(*g));
     if (g == NULL) {
         mcd_session_refuse(s, MCS_NO_MEMORY, "cannot open the extent for mapping: %s",
@@ -334,6 +341,7 @@ void mcd_on_map(struct mcd_session *s, struct mcs_msg *m)
     s->grants = g;
     s->ngrants++;
     s->memory += g->extent->size;
+    MCS_FAILPOINT(map_granted);
     m->b.map_reply = (struct mcs_msg_map_reply){
         .grant = g->handle,
         .extent_size = b->extent->size,
@@ -360,6 +368,7 @@ void mcd_on_unmap(struct mcd_session *s, struct mcs_msg *m)
     *link = g->next;
     s->ngrants--;
     s->memory -= g->extent->size;
+    MCS_FAILPOINT(unmapped);
     mcd_extent_put(&s->agent->pool, g->extent);
     free(g);
     mcd_reply_empty(s);

@@ -11,6 +11,7 @@
 #include "handlers.h"
 #include "log.h"
 #include "mooncake.h"
+#include "shm/failpoint.h"
 
 /* ---- segments -------------------------------------------------------------------- */
 
@@ -37,6 +38,7 @@ static void registered(void *context, const struct mcm_result *result)
     const struct mcm_record *holder = result->record;
 
     s->op.answered = true;
+    MCS_FAILPOINT(meta_registered);
     switch (result->res) {
     case 0:
         s->op.status = MCS_OK;
@@ -96,6 +98,7 @@ static void announce(struct mcd_session *s)
     snprintf(r.name, sizeof(r.name), "%s", seg->name);
     snprintf(r.agent, sizeof(r.agent), "%.255s", s->agent->cluster->address);
     mcd_session_defer(s, is_answered, announced);
+    MCS_FAILPOINT(meta_register);
     mcm_register(s->agent->cluster->meta, &r, registered, s);
 }
 
@@ -132,6 +135,7 @@ void mcd_on_publish(struct mcd_session *s, struct mcs_msg *m)
     if (seg->next != NULL)
         seg->next->prev = seg;
     a->segments = seg;
+    MCS_FAILPOINT(published);
     if (in_metadata(a)) {
         announce(s);
         return;
@@ -272,7 +276,7 @@ void mcd_on_buffer_remove(struct mcd_session *s, struct mcs_msg *m, bool revoke)
 static struct mcd_open *add_open(struct mcd_session *s, struct mcd_segment *seg)
 {
     uint32_t handle = mcd_session_handle_new(s, (void *const *)s->opens);
-    struct mcd_open *o = handle == 0 ? NULL : calloc(1, sizeof(*o));
+    struct mcd_open *o = handle == 0 || MCS_FAIL(segment_open) != 0 ? NULL : calloc(1, sizeof(*o));
 
     if (o == NULL) {
         mcd_session_refuse(s, MCS_LIMIT, "a session has at most %u open segments", MCD_TABLE_SIZE);
@@ -408,6 +412,7 @@ void mcd_on_segment_open(struct mcd_session *s, struct mcs_msg *m)
 
 static void segment_closed(struct mcd_session *s)
 {
+    MCS_FAILPOINT(segment_closed);
     mcd_segment_put(s->op.open->segment);
     free(s->op.open);
     mcd_reply_empty(s);

@@ -17,6 +17,7 @@
 #include "log.h"
 #include "mooncake.h"
 #include "version.h"
+#include "shm/failpoint.h"
 
 #define DEFAULT_CONFIG "/etc/mcshm/mcshmd.ini"
 #define TICK_SHIFT_NS 4 /* descriptors are stamped to about so many nanoseconds */
@@ -104,6 +105,9 @@ static int parse(int argc, char **argv, struct options *o)
         {"ready-fd", required_argument, NULL, READY},
         {"version", no_argument, NULL, VERSION},
         {"help", no_argument, NULL, 'h'},
+#ifdef MCS_FAILPOINTS
+        {"failpoints", no_argument, NULL, VERSION + 1}, /* test builds only */
+#endif
         {NULL, 0, NULL, 0},
     };
     int ch;
@@ -145,6 +149,11 @@ static int parse(int argc, char **argv, struct options *o)
         case 'h':
             o->help = true;
             break;
+#ifdef MCS_FAILPOINTS
+        case VERSION + 1:
+            mcs_failpoint_print(stdout);
+            exit(0);
+#endif
         default:
             fputs(usage, stderr);
             return 2;
@@ -207,7 +216,9 @@ static int create_engines(struct mcd_agent *a, const int *cores, unsigned n)
             .zero_copy_min = a->config.zero_copy_min != 0 ? a->config.zero_copy_min : UINT64_MAX,
         };
 
-        res = mcd_engine_create(&o, &a->engines[i]);
+        res = MCS_FAIL(start_engine);
+        if (res == 0)
+            res = mcd_engine_create(&o, &a->engines[i]);
         if (res == 0)
             a->nengines++;
     }
@@ -248,7 +259,9 @@ static int serve(struct mcd_agent *a)
     if (res != 0)
         goto error_say;
     mcd_pool_init(&a->pool, &a->config);
-    res = mcd_pool_check(&a->pool, error, sizeof(error));
+    res = MCS_FAIL(start_pool);
+    if (res == 0)
+        res = mcd_pool_check(&a->pool, error, sizeof(error));
     if (res != 0)
         goto error_say;
     a->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -256,7 +269,9 @@ static int serve(struct mcd_agent *a)
         res = -errno;
         goto error_say;
     }
-    res = mcd_eal_init(&a->config, cores, ncores, error, sizeof(error));
+    res = MCS_FAIL(start_eal);
+    if (res == 0)
+        res = mcd_eal_init(&a->config, cores, ncores, error, sizeof(error));
     if (res != 0)
         goto error_event;
     a->tick_hz = rte_get_tsc_hz();
@@ -274,7 +289,9 @@ static int serve(struct mcd_agent *a)
     if (res != 0)
         goto error_control;
     while (launched < a->nengines) {
-        res = mcd_eal_launch(a->engines[launched], launched);
+        res = MCS_FAIL(start_launch);
+        if (res == 0)
+            res = mcd_eal_launch(a->engines[launched], launched);
         if (res != 0) {
             snprintf(error, sizeof(error), "cannot start engine %u on core %d: %s", launched,
                      cores[launched], strerror(-res));
@@ -285,12 +302,15 @@ static int serve(struct mcd_agent *a)
     res = mcd_mooncake_create(a, &a->mooncake, error, sizeof(error));
     if (res != 0)
         goto error_launch;
+    MCS_FAILPOINT(start_ready);
     tell_ready(a, options.ready_fd);
     mcd_control_run(a);
 
 error_launch:
     for (unsigned i = 0; i < launched; i++)
         mcd_engine_stop(a->engines[i]);
+    if (res == 0)
+        MCS_FAILPOINT(stop_engines);
 error_control:
     mcd_control_fini(a);
 error_engines:

@@ -9,12 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <unistd.h>
 
 #include "cluster.h"
 #include <daemon/peer.pb-c.h>
 #include "log.h"
 #include "shm/status.h"
 #include "version.h"
+#include "shm/failpoint.h"
 
 #define MS UINT64_C(1000000)
 
@@ -261,6 +263,11 @@ static void dialed(void *context, int fd, int error, const char *text)
         attempt_next(p);
         return;
     }
+    if (MCS_FAIL(dialed) != 0) {
+        close(fd);
+        mcd_peer_failed(p, MCS_LOCAL_RESOURCE, "a test's failpoint");
+        return;
+    }
     o.events.context = p;
     res = mcd_wire_create(&o, fd, NULL, 0, &w);
     if (res == 0) {
@@ -337,6 +344,8 @@ int mcd_hello_send(struct mcd_cluster *c, struct mcd_wire *w)
     m.address = c->address;
     m.rails = rails;
     m.n_rails = mcd_rails_print(c, text, rails);
+    if (MCS_FAIL(hello_send) != 0)
+        return -ENOMEM;
     return mcd_wire_send(w, &h, &m.base);
 }
 
@@ -448,6 +457,7 @@ static void on_hello(struct mcd_peer *p, const Mcd__Hello *m)
     q->incarnation = incarnation;
     q->greeted = true;
     read_hello(q, m);
+    MCS_FAILPOINT(peer_up);
     now_up(q);
 }
 
@@ -516,7 +526,7 @@ bool mcd_peer_welcome(struct mcd_cluster *c, struct mcd_wire *w, const uint8_t *
         goto out;
     }
     mcd_address_print(&a, address, sizeof(address));
-    p = caller(c, incarnation, address, why);
+    p = MCS_FAIL(peer_welcome) != 0 ? NULL : caller(c, incarnation, address, why);
     if (p == NULL) {
         c->counters.guests_refused++;
         goto out;

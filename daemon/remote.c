@@ -19,6 +19,7 @@
 
 #include "net.h"
 #include "session.h"
+#include "shm/failpoint.h"
 
 #define LOOKS 64u /* tasks of a lane looked at for one that may go */
 #define CHECK_COST 128u
@@ -87,6 +88,7 @@ static void end(struct mcd_engine *g, struct mcd_task *t, enum mcs_state state,
                          : 0,
     };
 
+    MCS_FAILPOINT(remote_end);
     if (t->list != MCD_UNLISTED)
         mcd_lane_remove(t);
     mcd_age_remove(g, q, t);
@@ -322,6 +324,7 @@ void mcd_remote_park(struct mcd_engine *g, struct mcd_task *t, struct mcd_segmen
     mcd_age_add(q, t);
     mcd_wheel_set(g->wheel, &t->timer, t->deadline);
     mcd_route_dirty(g->net, r); /* active from now on: it may be without any rail */
+    MCS_FAILPOINT(remote_parked);
     enter(g, t);
 }
 
@@ -409,7 +412,7 @@ uint64_t mcd_remote_want(const struct mcd_task *t)
 
 static struct mcd_slice *new_slice(struct mcd_engine *g, struct mcd_task *t)
 {
-    struct mcd_slice *s = mcd_slice_get(&g->net->slices);
+    struct mcd_slice *s = MCS_FAIL(slice_cut) != 0 ? NULL : mcd_slice_get(&g->net->slices);
 
     if (s == NULL)
         return NULL;
@@ -580,6 +583,7 @@ void mcd_remote_posting(struct mcd_engine *g, struct mcd_slice *s)
 {
     struct mcd_task *t = s->task;
 
+    MCS_FAILPOINT(slice_post);
     s->out = true;
     s->asked = false;
     if (t->started != 0)
@@ -598,6 +602,7 @@ static void again(struct mcd_engine *g, struct mcd_slice *s)
 {
     struct mcd_route *r = s->task->lane->route;
 
+    MCS_FAILPOINT(slice_again);
     mcd_slice_list_append(&r->again[s->class][writes(s)], s);
     r->waiting += s->s.length;
     mcd_route_dirty(g->net, r);
@@ -695,6 +700,7 @@ void mcd_remote_back(struct mcd_engine *g, struct mcd_slice *s)
     struct mcd_route_rail *rr = &r->rails[s->rail];
     const struct mcd_segment *seg;
 
+    MCS_FAILPOINT(slice_back);
     s->out = s->back = false;
     mcd_route_dirty(g->net, r);
     if (s->s.status == MCS_OK) {

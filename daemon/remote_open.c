@@ -14,6 +14,7 @@
 #include <daemon/peer.pb-c.h>
 #include "log.h"
 #include "shm/status.h"
+#include "shm/failpoint.h"
 
 struct mcd_opening {
     struct mcd_cluster *cluster;
@@ -309,7 +310,7 @@ static void answered(struct mcd_call *call, uint32_t status, const uint8_t *payl
         o->remote = mcd_remote_find(o->peer, m->incarnation);
         if (o->remote != NULL)
             mcd_segment_get(o->remote->segment);
-        else
+        else if ((res = MCS_FAIL(open_answered)) == 0)
             res = mcd_remote_create(o->peer, o->rest, o->tenant, &found, &o->remote);
         if (res != 0) {
             o->remote = NULL;
@@ -345,8 +346,8 @@ static void ask(struct mcd_opening *o)
     m.tenant = o->tenant;
     o->call.done = answered;
     o->call.context = o;
-    if (mcd_peer_call(o->peer, &o->call, MCD_WIRE_OPEN, &m.base,
-                      o->cluster->agent->config.open_ms) == 0)
+    if (MCS_FAIL(open_asked) == 0 && mcd_peer_call(o->peer, &o->call, MCD_WIRE_OPEN, &m.base,
+                                                   o->cluster->agent->config.open_ms) == 0)
         o->step = ASK;
 }
 

@@ -10,6 +10,7 @@
 
 #include "log.h"
 #include "net.h"
+#include "shm/failpoint.h"
 
 #define ASK_AGAIN_NS                                                                               \
     UINT64_C(300000000) /* a kill that is not confirmed by then is asked for again */
@@ -382,6 +383,7 @@ void mcd_route_on_killed(struct mcd_engine *g, struct mct_link *link, uint64_t c
         i++;
     if (r == NULL || i == r->nunsettled)
         return;
+    MCS_FAILPOINT(kill_confirmed);
     r->unsettled[i] = r->unsettled[r->nunsettled - 1];
     mcs_store_relaxed(&r->nunsettled, r->nunsettled - 1);
     mcs_count(&g->counters.kills, 1);
@@ -485,7 +487,11 @@ bool mcd_route_adopt(struct mcd_engine *g, struct mcd_command *c)
         close(a->conn.fd);
         return true;
     }
-    res = r->o.ops->adopt(rr->link, &a->conn);
+    res = MCS_FAIL(rail_adopted);
+    if (res == 0)
+        res = r->o.ops->adopt(rr->link, &a->conn);
+    else
+        close(a->conn.fd);
     if (res != 0) {
         /* to the control thread the same as one that was lost at once: it tries again */
         mcd_log_limited(MCD_LOG_WARNING, "engine %u, peer %s: no connection on rail %s - %s: %s",

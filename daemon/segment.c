@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "segment.h"
+#include "shm/failpoint.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -74,7 +75,7 @@ int mcd_segment_add(struct mcd_segment *s, struct mcd_extent *e, uint64_t offset
     }
     if (now->count >= MCD_BUFFERS_MAX)
         return -ENOSPC;
-    next = snapshot_new(now->count + 1);
+    next = MCS_FAIL(buffer_add) != 0 ? NULL : snapshot_new(now->count + 1);
     if (next == NULL)
         return -ENOMEM;
     memcpy(next->buffers, now->buffers, at * sizeof(next->buffers[0]));
@@ -140,7 +141,9 @@ int mcd_segment_cut(struct mcd_segment *s, const struct mcd_extent *e, uint64_t 
     }
     if (!touched)
         return 0;
-    next = snapshot_new(now->count + 1); /* one buffer at most falls in two */
+    next = MCS_FAIL(buffer_cut) != 0
+               ? NULL
+               : snapshot_new(now->count + 1); /* one buffer at most falls in two */
     if (next == NULL)
         return -ENOMEM;
     for (uint32_t i = 0; i < now->count; i++) {

@@ -11,6 +11,7 @@
 #include "log.h"
 #include "net.h"
 #include "session.h"
+#include "shm/failpoint.h"
 
 /* The index that the peer was given, and the life of the segment that it means. */
 static struct mcd_segment *find_export(const struct mcd_visitor *v, const struct mct_request *r)
@@ -100,6 +101,7 @@ uint16_t mcd_serve_notify(void *context, void *visitor, const struct mct_request
         status = MCS_INVALID_ARGUMENT;
     if (status == MCS_OK && !seen_before(v, r->address)) {
         /* partner: the release in session.c when the owner ends; its region outlives this turn */
+        MCS_FAILPOINT(serve_notify);
         owner = mcs_load_acquire(&seg->owner);
         res = owner == NULL ? -ENOTCONN
                             : mcd_inbox_deliver(g, owner, source, bytes, name, name_length, message,
@@ -144,7 +146,11 @@ bool mcd_serve_adopt(struct mcd_engine *g, struct mcd_command *c)
     }
     /* before, since it may be gone again at once */
     mcs_store_relaxed(&s->visitor->conns, s->visitor->conns + 1);
-    s->res = s->ops->serve(t, &s->conn, s->visitor);
+    s->res = MCS_FAIL(serve_adopt);
+    if (s->res == 0)
+        s->res = s->ops->serve(t, &s->conn, s->visitor);
+    else
+        close(s->conn.fd);
     if (s->res != 0)
         mcs_store_relaxed(&s->visitor->conns, s->visitor->conns - 1);
     return true;

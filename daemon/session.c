@@ -16,6 +16,7 @@
 #include "log.h"
 #include "quiet.h"
 #include "shm/region.h"
+#include "shm/failpoint.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77 /* asm-generic/socket.h since 6.5 */
@@ -67,9 +68,9 @@ void mcd_session_accept(struct mcd_agent *a, int socket)
     s->segment = mcd_segment_create(s, s->tenant, mcd_incarnation());
     if (s->segment == NULL)
         goto error;
-    if (mcd_control_watch(a, socket, MCD_SOURCE_SESSION, s) != 0)
+    if (MCS_FAIL(session_born) != 0 || mcd_control_watch(a, socket, MCD_SOURCE_SESSION, s) != 0)
         goto error;
-    s->pidfd = open_pidfd(socket, cred.pid);
+    s->pidfd = MCS_FAIL(session_pidfd) != 0 ? -1 : open_pidfd(socket, cred.pid);
     if (s->pidfd >= 0)
         mcd_control_watch(a, s->pidfd, MCD_SOURCE_SESSION, s);
     s->next = a->sessions;
@@ -109,7 +110,9 @@ void mcd_session_reply(struct mcd_session *s, struct mcs_msg *m, size_t body_siz
         return;
     m->h.type = s->request_type;
     m->h.id = s->request_id;
-    res = mcs_msg_send(s->socket, m, body_size, fds, nfds);
+    res = MCS_FAIL(reply_send);
+    if (res == 0)
+        res = mcs_msg_send(s->socket, m, body_size, fds, nfds);
     if (res == -EAGAIN)
         mcd_session_end(s, "does not take its replies");
     else if (res != 0) /* it has died or closed in the meantime */
@@ -169,6 +172,7 @@ void mcd_session_readable(struct mcd_session *s)
             s->agent->requests++;
             s->request_type = m.h.type;
             s->request_id = m.h.id;
+            MCS_FAILPOINT(request_taken);
             mcd_session_handle(s, &m, fds, nfds);
             if (m.h.type == MCS_MSG_QUERY)
                 break; /* it takes long: one a turn */
@@ -235,9 +239,12 @@ void mcd_session_withdraw(struct mcd_session *s, struct mcd_snapshot **old)
     struct mcd_agent *a = s->agent;
 
     if (seg->named && a->cluster != NULL)
+        MCS_FAILPOINT(meta_withdraw);
+    if (seg->named && a->cluster != NULL)
         mcm_unregister(a->cluster->meta, seg->name, seg->incarnation, unregistered, NULL);
     mcd_session_unname(s);
     mcd_segment_clear(seg, old);
+    MCS_FAILPOINT(withdrawn);
     mcd_segments_changed(a);
 }
 
@@ -338,6 +345,7 @@ static void free_session(struct mcd_session *s)
             free(s->opens[i]);
         }
     }
+    MCS_FAILPOINT(session_gone);
     mcd_segment_put(s->segment);
     if (s->region.header != NULL) {
         mcd_fault_remove(s->region_guard);
@@ -367,10 +375,12 @@ static bool poll_ending(struct mcd_session *s)
         if (s->op.active)
             return true; /* its last request is still being worked off */
         begin_leaving(s);
+        MCS_FAILPOINT(session_leaving);
     }
     if (s->stage == MCD_LEAVING) {
         if (queues_left(s))
             return true;
+        MCS_FAILPOINT(session_fading);
         /* The other end sees the hang-up only now: its tasks are quiet. */
         shutdown(s->socket, SHUT_RDWR);
         /* engines that serve others may still look at its memory: until the grace is over */
@@ -385,6 +395,7 @@ static bool poll_ending(struct mcd_session *s)
     /* peers' transfers into and out of its memory that began before */
     if (!mcd_quiet(s->agent, &s->op.quieting, s, NULL, 0, 0))
         return true;
+    MCS_FAILPOINT(session_quiet);
     free_session(s);
     return false;
 }

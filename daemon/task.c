@@ -18,6 +18,7 @@
 #include "net.h"
 #include "session.h"
 #include "task.h"
+#include "shm/failpoint.h"
 
 #define PIECE_COST 256u   /* bytes that the handling of a piece counts for in a budget */
 #define CHECK_COST 128u   /* the same for only checking it */
@@ -28,12 +29,15 @@
 
 void mcd_batches_flush(struct mcd_queue *q)
 {
+    if (q->ndirty != 0)
+        MCS_FAILPOINT(slots_filled);
     for (uint32_t i = 0; i < q->ndirty; i++) {
         struct mcd_batch *b = &q->batches[q->dirty[i]];
 
         b->dirty = false;
         mcs_batch_publish(&q->shm, q->dirty[i], b->generation, b->ended, b->failed, b->taken,
                           b->bytes);
+        MCS_FAILPOINT(batch_told);
     }
     q->ndirty = 0;
 }
@@ -91,6 +95,7 @@ void mcd_queue_wake(struct mcd_engine *g, struct mcd_queue *q)
     waiter = mcs_queue_waiter(&q->shm);
     if (waiter == MCS_WAIT_NONE || waiter > q->shm.batches)
         return;
+    MCS_FAILPOINT(client_wake);
     syscall(SYS_futex, &q->shm.batch_lines[waiter - 1].word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
     mcs_count(&g->counters.futex_wakes, 1);
 }
@@ -342,6 +347,7 @@ void mcd_task_park(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_d
     mcd_age_add(q, t);
     mcd_wheel_set(g->wheel, &t->timer, t->deadline);
     q->parked++;
+    MCS_FAILPOINT(task_parked);
 }
 
 static void end_parked(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t,
@@ -477,6 +483,7 @@ static bool move_pieces(struct mcd_engine *g, struct mcd_queue *q, struct mcd_ta
             }
         }
         g->local_ops->post(g->local, posted, k);
+        MCS_FAILPOINT(slice_moved);
         for (unsigned i = 0; i < k; i++)
             t->bytes += slices[i].length;
         if (*error != MCS_OK) {
@@ -590,7 +597,10 @@ static bool advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *
     }
     if (t->moved_at == 0)
         t->moved_at = mcs_ticks();
+    MCS_FAILPOINT(notify_deliver);
     res = deliver(g, q, t);
+    if (res == 0)
+        MCS_FAILPOINT(notify_delivered);
     if (res == -EAGAIN) {
         /* the receiver's inbox is full: again in later turns, until the deadline */
         if (t->list != MCD_WAITING) {

@@ -16,6 +16,7 @@
 #include <daemon/peer.pb-c.h>
 #include "log.h"
 #include "shm/status.h"
+#include "shm/failpoint.h"
 
 #define MS UINT64_C(1000000)
 #define RETRY_MIN (50 * MS)
@@ -161,6 +162,10 @@ static void setup_readable(struct mcd_watch *watch, uint32_t events)
         setup_failed(s, text);
         return;
     }
+    if (MCS_FAIL(setup_answered) != 0) {
+        setup_failed(s, "a test's failpoint");
+        return;
+    }
     mcd_watch_remove(a, &s->watch);
     s->conn = (struct mcd_route_conn){
         .route = s->way->route,
@@ -188,7 +193,8 @@ static void setup_dialed(void *context, int fd, int error, const char *text)
     s->watch.ready = setup_readable;
     s->watch.context = s;
     /* the first bytes on a fresh connection: there is room */
-    if (send(fd, &s->open, sizeof(s->open), MSG_NOSIGNAL | MSG_DONTWAIT) !=
+    if (MCS_FAIL(setup_sent) != 0 ||
+        send(fd, &s->open, sizeof(s->open), MSG_NOSIGNAL | MSG_DONTWAIT) !=
             (ssize_t)sizeof(s->open) ||
         mcd_watch_add(a, &s->watch, fd, EPOLLIN | EPOLLRDHUP) != 0) {
         setup_failed(s, "a fresh data connection broke");
@@ -304,6 +310,8 @@ static void got_tokens(struct mcd_call *call, uint32_t status, const uint8_t *pa
     size_t used = 0;
     char text[256];
 
+    if (MCS_FAIL(rails_answered) != 0)
+        status = MCS_BUSY;
     if (status == MCS_ENCRYPTION)
         mcd_ways_verdict(w->peer, MCS_ENCRYPTION);
     if (status != MCS_OK || m == NULL) {
@@ -463,7 +471,9 @@ int mcd_ways_create(struct mcd_peer *p)
         w->peer = p;
         w->engine = a->engines[i];
         o.id = w->id = mcd_incarnation();
-        res = mcd_route_create(&o, &w->route);
+        res = MCS_FAIL(ways_made);
+        if (res == 0)
+            res = mcd_route_create(&o, &w->route);
         if (res == 0)
             pair_rails(w);
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "worker.h"
+#include "shm/failpoint.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -56,7 +57,9 @@ static void *work(void *arg)
 
         if (job != NULL) {
             pthread_mutex_unlock(&w->lock);
+            MCS_FAILPOINT(worker_run);
             job->run(job);
+            MCS_FAILPOINT(worker_ran);
             pthread_mutex_lock(&w->lock);
             list_add(&w->finished, job);
             if (write(w->notify_fd, &one, sizeof(one)) < 0) {

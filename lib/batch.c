@@ -2,6 +2,7 @@
 /* Batches and the state of their tasks. None of this takes a lock or makes a system call,
  * except a wait that sleeps. */
 #include "internal.h"
+#include "shm/failpoint.h"
 
 #include <stdlib.h>
 
@@ -122,6 +123,8 @@ MCSHM_API mcshm_status mcshm_batch_free(mcshm_queue *q, mcshm_batch batch)
         t->args = MCS_ARGS_NONE;
         t->flags = 0;
         q->free_slots[q->nfree++] = b->slots[i];
+        if (i == b->tasks / 2)
+            MCS_FAILPOINT(batch_free);
     }
     b->capacity = 0;
     if (++b->generation == 0)
@@ -156,6 +159,7 @@ MCSHM_API mcshm_status mcshm_batch_poll(mcshm_queue *q, mcshm_batch batch, mcshm
     }
     if (b->caller_tasks + ended != b->tasks)
         return unfinished(q);
+    MCS_FAILPOINT(batch_reaped);
     progress(q);
     if (b->staged != 0)
         settle(q, b);
@@ -173,6 +177,7 @@ static mcshm_status sleep_once(struct mcshm_queue *q, uint32_t index, int64_t de
 
     mcs_batch_renew(&q->shm, index, b->generation);
     mcs_queue_wait_begin(&q->shm, index);
+    MCS_FAILPOINT(wait_begin);
     value = (uint32_t)mcs_batch_peek(&q->shm, index);
     if (complete(q, index))
         status = MCSHM_OK;
@@ -184,6 +189,7 @@ static mcshm_status sleep_once(struct mcshm_queue *q, uint32_t index, int64_t de
         mcs_count(&q->counters.sleeps, 1); /* relaxed: partner mcshm_get_stats() */
         mcl_futex_wait(&line->word, value, left < MCL_SLEEP_NS ? left : MCL_SLEEP_NS);
     }
+    MCS_FAILPOINT(wait_end);
     mcs_queue_wait_end(&q->shm);
     return status;
 }
@@ -284,6 +290,7 @@ MCSHM_API mcshm_status mcshm_task_poll(mcshm_queue *q, mcshm_batch batch, uint32
     }
     read_slot(q, slot, out);
     if (out->state >= MCSHM_STATE_INVALID) {
+        MCS_FAILPOINT(task_reaped);
         progress(q);
         mcl_stage_finish(q, b, slot);
     } else if (unfinished(q) == MCSHM_AGENT_DOWN) {
@@ -315,6 +322,7 @@ MCSHM_API mcshm_status mcshm_cancel(mcshm_queue *q, mcshm_batch batch, uint32_t 
         return MCSHM_AGENT_DOWN;
     if (!mcs_ring_push(q->shm.ring, &d, 1))
         return unfinished(q) == MCSHM_AGENT_DOWN ? MCSHM_AGENT_DOWN : MCSHM_RING_FULL;
+    MCS_FAILPOINT(cancel_pushed);
     mcl_doorbell(q);
     return MCSHM_OK;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "caller.h"
+#include "shm/failpoint.h"
 
 /* Announces the copies to the agent and to the other threads of this process. */
 static void announce(struct mcl_caller *c, struct mcshm_queue *q)
@@ -84,10 +85,12 @@ uint64_t mcl_caller_copy(struct mcl_caller *c, struct mcshm_queue *q, const stru
         uint64_t start = mcs_ticks();
         double ns;
 
+        MCS_FAILPOINT(caller_copy);
         if (shape != NULL)
             copy_shape(copy, shape);
         else
             memcpy(copy->to, copy->from, t->length);
+        MCS_FAILPOINT(caller_copied);
         ns = (double)(mcs_ticks() - start) * q->c->tick_ns;
         t->move_ns = ns < (double)UINT32_MAX ? (uint32_t)ns : UINT32_MAX;
         bytes += t->length;

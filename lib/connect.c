@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "internal.h"
+#include "shm/failpoint.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -150,8 +151,10 @@ static mcshm_status open_socket(const mcshm_options *o, int *out)
 /* Maps and checks the session region that came with the answer. */
 static mcshm_status attach_region(struct mcshm *c, int fd, uint64_t size)
 {
-    int res = mcs_region_map(fd, size, true, NULL, &c->region_memory);
+    int res = MCS_FAIL(session_mapped);
 
+    if (res == 0)
+        res = mcs_region_map(fd, size, true, NULL, &c->region_memory);
     if (res != 0) {
         c->region_memory = NULL;
         return mcl_fail(MCSHM_NO_MEMORY, "mapping the session region of %llu bytes: %s",
@@ -272,6 +275,10 @@ MCSHM_API mcshm_status mcshm_connect(const mcshm_options *options, mcshm **out)
     status = open_socket(&o, &c->socket);
     if (status != MCSHM_OK)
         goto error;
+    if (MCS_FAIL(connect_socket) != 0) {
+        status = mcl_fail(MCSHM_INTERNAL, "connect to %s: a test's failpoint", o.socket_path);
+        goto error;
+    }
     c->control_timeout_ms = o.connect_timeout_ms;
     status = hello(c, &o);
     if (status != MCSHM_OK)
@@ -308,6 +315,7 @@ MCSHM_API void mcshm_close(mcshm *c)
     if (c == NULL)
         return;
     forked = mcl_check(c) == MCSHM_FORKED;
+    MCS_FAILPOINT(close_begin);
     if (!forked && !c->broken && !mcl_down(c))
         end_and_wait(c);
     destroy(c, !forked);

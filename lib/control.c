@@ -7,6 +7,7 @@
  * makes no further call.
  */
 #include "internal.h"
+#include "shm/failpoint.h"
 
 #include <linux/futex.h>
 #include <poll.h>
@@ -106,8 +107,10 @@ static int exchange(struct mcshm *c, struct mcs_msg *m, size_t body, int send_fd
                     struct mcl_fds *fds)
 {
     int64_t deadline = mcl_now_ns() + (int64_t)c->control_timeout_ms * 1000000;
-    int res;
+    int res = MCS_FAIL(call_send);
 
+    if (res != 0)
+        return res;
     do {
         res = mcs_msg_send(c->socket, m, body, &send_fd, send_fd >= 0 ? 1 : 0);
         if (res == -EAGAIN) {
@@ -116,6 +119,8 @@ static int exchange(struct mcshm *c, struct mcs_msg *m, size_t body, int send_fd
                 res = -EAGAIN;
         }
     } while (res == -EAGAIN);
+    if (res == 0)
+        res = MCS_FAIL(call_sent);
     while (res == 0) {
         res = await(c, POLLIN, deadline);
         if (res != 0)
@@ -204,7 +209,9 @@ mcshm_status mcl_call(struct mcshm *c, uint16_t type, struct mcs_msg *m, int sen
     m->h = (struct mcs_msg_header){.type = type, .id = ++c->last_id};
     res = exchange(c, m, mcs_msg_request_size(type), send_fd, got);
     if (res == 0) {
-        res = check_reply(m, type, c->last_id);
+        res = MCS_FAIL(call_received);
+        if (res == 0)
+            res = check_reply(m, type, c->last_id);
         if (res != 0)
             mcl_close_fds(got);
     }

@@ -4,6 +4,7 @@
  * behind the caller's back, buffers that he may copy to or from in his own thread.
  */
 #include "internal.h"
+#include "shm/failpoint.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -45,7 +46,9 @@ static int map_extent(int fd, bool writable, void *hint, uint64_t *size, void **
     /* the kernel maps whole pages, and hugepages it unmaps only whole */
     if (fstatfs(fd, &fs) == 0 && fs.f_bsize > 0)
         *size = (*size + (uint64_t)fs.f_bsize - 1) / (uint64_t)fs.f_bsize * (uint64_t)fs.f_bsize;
-    res = mcs_region_map(fd, *size, writable, hint, out);
+    res = MCS_FAIL(grant_mapped);
+    if (res == 0)
+        res = mcs_region_map(fd, *size, writable, hint, out);
     if (res == 0)
         (void)madvise(*out, *size, MADV_DONTFORK);
     return res;

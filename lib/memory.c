@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "internal.h"
+#include "shm/failpoint.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -64,6 +65,8 @@ static mcshm_status extent_add(struct mcshm *c, int fd, const struct mcs_msg_ext
                         (unsigned long long)r->extent_size);
     res = mcl_grow(&c->extents, c->nextents, &c->extents_room, sizeof(e));
     if (res == 0)
+        res = MCS_FAIL(extent_mapped);
+    if (res == 0)
         res = mcs_region_map(fd, e.map_size, true, (void *)(uintptr_t)r->address, &base);
     if (res != 0)
         return mcl_fail(MCSHM_NO_MEMORY, "mapping an extent of %llu bytes: %s",
@@ -87,8 +90,10 @@ static struct mcl_extent extent_remove(struct mcshm *c, uint32_t handle)
 
 static void extent_unmap(const struct mcl_extent *e)
 {
-    if (e->base != NULL)
-        mcs_region_unmap(e->base, e->map_size);
+    if (e->base == NULL)
+        return;
+    MCS_FAILPOINT(extent_unmap);
+    mcs_region_unmap(e->base, e->map_size);
 }
 
 size_t mcl_alloc_index(const struct mcshm *c, const void *start)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Receiving notifications: the session's inbox is written by the agent alone. */
 #include "internal.h"
+#include "shm/failpoint.h"
 
 /* Takes the next record into the connection's own memory. MCSHM_BUSY: there is none. */
 static mcshm_status take(struct mcshm *c, mcshm_notification *out)
@@ -19,6 +20,7 @@ static mcshm_status take(struct mcshm *c, mcshm_notification *out)
                         r.name_length, r.message_length, r.size);
     memcpy(c->notify_name, record + 1, r.name_length);
     memcpy(c->notify_message, (const uint8_t *)(record + 1) + r.name_length, r.message_length);
+    MCS_FAILPOINT(notify_taken);
     mcs_inbox_release(&c->region, record);
     mcs_count(&c->notifications, 1); /* relaxed: partner mcshm_get_stats() */
     c->notify_idle = (struct mcl_idle){0};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "internal.h"
+#include "shm/failpoint.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -88,8 +89,10 @@ void mcl_queue_free(struct mcshm_queue *q, bool mapped)
 /* Maps and checks the region that came with the answer. */
 static mcshm_status attach(struct mcshm_queue *q, int fd, uint64_t size)
 {
-    int res = mcs_region_map(fd, size, true, NULL, &q->memory);
+    int res = MCS_FAIL(queue_mapped);
 
+    if (res == 0)
+        res = mcs_region_map(fd, size, true, NULL, &q->memory);
     if (res != 0) {
         q->memory = NULL;
         return mcl_fail(MCSHM_NO_MEMORY, "mapping a queue of %llu bytes: %s",
@@ -153,7 +156,7 @@ MCSHM_API mcshm_status mcshm_queue_open(mcshm *c, const mcshm_queue_options *opt
     if (status != MCSHM_OK)
         goto error_close;
     q->id = r.queue_id;
-    if (mcl_queue_init(q, c) != 0) {
+    if (MCS_FAIL(queue_tables) != 0 || mcl_queue_init(q, c) != 0) {
         status = mcl_fail(MCSHM_NO_MEMORY, "out of memory for a queue of %u slots", q->shm.slots);
         goto error_close;
     }
@@ -209,6 +212,7 @@ MCSHM_API mcshm_status mcshm_queue_close(mcshm_queue *q)
     pthread_mutex_lock(&c->mutex);
     m.b.queue_close = (struct mcs_msg_queue_close){.queue_id = q->id};
     status = mcl_call(c, MCS_MSG_QUEUE_CLOSE, &m, -1, NULL);
+    MCS_FAILPOINT(queue_closing);
     for (at = &c->queues; *at != q;)
         at = &(*at)->next;
     *at = q->next;

@@ -4,6 +4,7 @@
  * copies between the two in the caller's thread.  The agent only ever sees the shadow.
  */
 #include "internal.h"
+#include "shm/failpoint.h"
 
 #include <stdlib.h>
 
@@ -245,8 +246,10 @@ void mcl_stage_release(struct mcshm_queue *q, uint32_t slot)
 
 void mcl_stage_begin(struct mcshm_queue *q, uint32_t slot)
 {
-    if (q->stages[slot].op == MCS_OP_WRITE)
+    if (q->stages[slot].op == MCS_OP_WRITE) {
         copy(q, slot, true);
+        MCS_FAILPOINT(stage_copied);
+    }
 }
 
 void mcl_stage_finish(struct mcshm_queue *q, struct mcl_batch *b, uint32_t slot)

@@ -6,6 +6,7 @@
  */
 #include "internal.h"
 #include "caller.h"
+#include "shm/failpoint.h"
 
 #include <unistd.h>
 
@@ -28,6 +29,7 @@ void mcl_doorbell(struct mcshm_queue *q)
 
     if (!mcs_queue_must_wake(&q->shm))
         return;
+    MCS_FAILPOINT(doorbell);
     mcs_count(&q->counters.doorbells, 1); /* relaxed: partner mcshm_get_stats() */
     /* an eventfd that nobody reads: the write itself is the event, and it cannot fill up */
     while (write(q->c->doorbell, &one, sizeof(one)) < 0 && errno == EINTR)
@@ -330,6 +332,8 @@ static mcshm_status finish(struct submission *s, const struct mcl_shape *shape)
     struct mcl_batch *b = s->b;
     mcshm_status status = MCSHM_OK;
 
+    if (MCS_FAIL(submit_prepared) != 0)
+        return undo(s, full(q, MCSHM_RING_FULL));
     if (s->ring != 0 && (s->caller.copies != 0 || __builtin_expect(s->staged != 0, 0))) {
         /* nothing may fail once bytes have moved; the room only grows */
         if (s->ring > mcs_ring_room(q->shm.ring))
@@ -346,10 +350,18 @@ static mcshm_status finish(struct submission *s, const struct mcl_shape *shape)
     }
     if (__builtin_expect(s->staged != 0, 0))
         begin_staged(s);
+#ifdef MCS_FAILPOINTS
+    if (s->ring != 0) {
+        mcs_ring_write(q->shm.ring, q->descs, s->ring);
+        MCS_FAILPOINT(submit_written);
+    }
+#endif
     if (s->ring != 0 && !mcs_ring_push(q->shm.ring, q->descs, s->ring))
         return undo(s, full(q, MCSHM_RING_FULL));
-    if (s->ring != 0)
+    if (s->ring != 0) {
+        MCS_FAILPOINT(submit_pushed);
         mcl_doorbell(q);
+    }
     q->nfree -= s->tasks;
     b->tasks += s->tasks;
     if (s->ring != 0)

@@ -9,6 +9,7 @@
  *     the updater stores c->view, fence, looks at caller_active    caller.c / settle()
  */
 #include "internal.h"
+#include "shm/failpoint.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -120,7 +121,9 @@ static struct mcl_view *build(const struct mcshm *c)
     for (const struct mcl_private *p = c->privates; p != NULL; p = p->next)
         privates++;
     ranges = c->nextents + privates;
-    v = malloc(sizeof(*v) + ranges * sizeof(*v->ranges) + targets * sizeof(*v->targets));
+    v = MCS_FAIL(view_built) != 0
+            ? NULL
+            : malloc(sizeof(*v) + ranges * sizeof(*v->ranges) + targets * sizeof(*v->targets));
     if (v == NULL)
         return NULL;
     *v = (struct mcl_view){.grants_version = c->grants_version};

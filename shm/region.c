@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "region.h"
+#include "failpoint.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -69,6 +70,9 @@ int mcs_region_create(const char *name, uint64_t size, uint64_t page_size, int n
     fd = open_memfd(name, page_size);
     if (fd < 0)
         return fd;
+    res = MCS_FAIL(region_memfd);
+    if (res != 0)
+        goto error_close;
     if (ftruncate(fd, (off_t)size) != 0) {
         res = -errno;
         goto error_close;
@@ -76,6 +80,9 @@ int mcs_region_create(const char *name, uint64_t size, uint64_t page_size, int n
     res = mcs_region_map(fd, size, true, hint, &mem);
     if (res != 0)
         goto error_close;
+    res = MCS_FAIL(region_mapped);
+    if (res != 0)
+        goto error_unmap;
     if (node >= 0) {
         unsigned long mask[16] = {0};
 
@@ -92,6 +99,8 @@ int mcs_region_create(const char *name, uint64_t size, uint64_t page_size, int n
     if (page_size <= 4096)
         (void)madvise(mem, size, MADV_HUGEPAGE); /* a hint; ordinary pages will do */
     res = populate(mem, size);
+    if (res == 0)
+        res = MCS_FAIL(region_populated);
     if (res != 0)
         goto error_unmap;
     /* read-only grants reopen the memfd: only the agent's own user may do that */

@@ -40,6 +40,19 @@ static inline bool mcs_ring_push(struct rte_ring *ring, const struct mcs_desc *d
 #pragma GCC diagnostic pop
 }
 
+#ifdef MCS_FAILPOINTS
+/* What a push has done before its store of prod.tail: for a death in between. */
+static inline void mcs_ring_write(struct rte_ring *ring, const struct mcs_desc *descs, unsigned n)
+{
+    struct mcs_desc *elements = (struct mcs_desc *)(void *)(ring + 1);
+
+    if (n > ring->capacity - (ring->prod.tail - mcs_load_relaxed(&ring->cons.tail)))
+        return;
+    for (unsigned i = 0; i < n; i++)
+        elements[(ring->prod.tail + i) & ring->mask] = descs[i];
+}
+#endif
+
 /* Free elements as the client may see them: never more than there are. */
 static inline unsigned mcs_ring_room(const struct rte_ring *ring)
 {

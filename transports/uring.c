@@ -13,6 +13,7 @@
 
 #include "shm/atomic.h"
 #include "transports/uring.h"
+#include "shm/failpoint.h"
 
 /* Since Linux 6.2; liburing 2.3 does not name them. */
 #ifndef IORING_SEND_ZC_REPORT_USAGE
@@ -203,7 +204,7 @@ uint64_t mct_uring_enters(const struct mct_uring *u)
 
 static void submit(struct mct_uring *u)
 {
-    if (!u->enabled || io_uring_sq_ready(&u->ring) == 0)
+    if (!u->enabled || io_uring_sq_ready(&u->ring) == 0 || MCS_FAIL(uring_submit) != 0)
         return;
     count_enter(u);
     (void)io_uring_submit(&u->ring); /* what is left over goes with the next */
@@ -262,12 +263,46 @@ static void finish(struct mct_uring *u, struct io_uring_sqe *sqe, struct mct_io 
     u->inflight++;
 }
 
+#ifdef MCS_FAILPOINTS
+/* The operation is not done, and ends with `error`. */
+static bool forced(struct io_uring_sqe *sqe, struct mct_io *io, int error)
+{
+    io->forced = error;
+    if (error != 0)
+        io_uring_prep_nop(sqe);
+    return error != 0;
+}
+
+static bool force_recv(struct io_uring_sqe *sqe, struct mct_io *io)
+{
+    if (forced(sqe, io, MCS_FAIL(uring_recv)))
+        return true;
+    if (MCS_FAIL(uring_recv_short) != 0)
+        sqe->len = 1;
+    return false;
+}
+
+static bool force_send(struct io_uring_sqe *sqe, struct mct_io *io, const struct msghdr *msg)
+{
+    if (forced(sqe, io, MCS_FAIL(uring_send)))
+        return true;
+    if (MCS_FAIL(uring_send_short) == 0)
+        return false;
+    io_uring_prep_send(sqe, sqe->fd, msg->msg_iov[0].iov_base, 1, MSG_NOSIGNAL);
+    return true;
+}
+#else
+#define force_recv(sqe, io) ((void)0)
+#define force_send(sqe, io, msg) false
+#endif
+
 void mct_uring_recv(struct mct_uring *u, struct mct_io *io, int fd, void *buffer, size_t size,
                     int flags)
 {
     struct io_uring_sqe *sqe = next_sqe(u);
 
     io_uring_prep_recv(sqe, fd, buffer, size, flags);
+    (void)force_recv(sqe, io);
     finish(u, sqe, io);
 }
 
@@ -279,6 +314,7 @@ void mct_uring_recv_ready(struct mct_uring *u, struct mct_io *io, int fd, void *
     io_uring_prep_recv(sqe, fd, buffer, size, flags);
     if ((u->features & MCT_URING_POLL_FIRST) != 0)
         sqe->ioprio = IORING_RECVSEND_POLL_FIRST;
+    (void)force_recv(sqe, io);
     finish(u, sqe, io);
 }
 
@@ -288,6 +324,7 @@ void mct_uring_sendmsg(struct mct_uring *u, struct mct_io *io, int fd, const str
     struct io_uring_sqe *sqe = next_sqe(u);
 
     io_uring_prep_sendmsg(sqe, fd, msg, (unsigned)flags | MSG_NOSIGNAL);
+    (void)force_send(sqe, io, msg);
     finish(u, sqe, io);
 }
 
@@ -297,7 +334,7 @@ void mct_uring_sendmsg_zc(struct mct_uring *u, struct mct_io *io, int fd, const 
     struct io_uring_sqe *sqe = next_sqe(u);
 
     io_uring_prep_sendmsg_zc(sqe, fd, msg, (unsigned)flags | MSG_NOSIGNAL);
-    if ((u->features & MCT_URING_ZC_USAGE) != 0)
+    if (!force_send(sqe, io, msg) && (u->features & MCT_URING_ZC_USAGE) != 0)
         sqe->ioprio = IORING_SEND_ZC_REPORT_USAGE;
     finish(u, sqe, io);
 }
@@ -340,7 +377,7 @@ static void enter(struct mct_uring *u)
     for (struct mct_io *io = u->canceled; io != NULL; io = io->next)
         queue_cancel(u, io);
     (void)drain_backlog(u);
-    if (io_uring_sq_ready(&u->ring) != 0) {
+    if (io_uring_sq_ready(&u->ring) != 0 && MCS_FAIL(uring_submit) == 0) {
         count_enter(u);
         (void)io_uring_submit_and_get_events(&u->ring);
     } else if ((mcs_load_relaxed(u->ring.sq.kflags) & /* with the kernel's store */
@@ -381,6 +418,11 @@ static unsigned reap(struct mct_uring *u)
         io_uring_cq_advance(&u->ring, 1);
         if (io == NULL)
             continue; /* a cancel */
+#ifdef MCS_FAILPOINTS
+        if (io->forced != 0)
+            res = io->forced;
+        io->forced = 0;
+#endif
         if ((flags & MCT_IO_MORE) == 0)
             u->inflight--;
         if (io->canceled && io->busy)

@@ -27,6 +27,9 @@ struct mct_io {
     /* the uring's; zero at first */
     struct mct_io *next;
     bool busy, canceled;
+#ifdef MCS_FAILPOINTS
+    int forced; /* what a test wants for res; 0: what the kernel says */
+#endif
 };
 
 #define MCT_IO_MORE 0x2u  /* done() will be called again */

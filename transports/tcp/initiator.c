@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "tcp.h"
+#include "shm/failpoint.h"
 
 /* Puts the slice into the list of those that come back; the engine hears of it in deliver. */
 static void come_back(struct mct *t, struct mct_slice *s, uint16_t status, bool settled,
@@ -123,6 +124,7 @@ int mct_tcp_kill(struct mct_link *link, uint64_t conn)
 
         if (f == NULL)
             continue;
+        MCS_FAILPOINT(kill_asked);
         f->type = MCT_TCP_KILL;
         f->address = conn;
         mct_tcp_queue(f, true);

@@ -10,6 +10,7 @@
 
 #include "tcp.h"
 #include "transports/crc32c.h"
+#include "shm/failpoint.h"
 
 static size_t min_size(size_t a, size_t b)
 {
@@ -297,6 +298,8 @@ static void receive_done(struct mct_io *io, int res, uint32_t flags)
     if (res > 0 && rx->where == MCT_TCP_RX_STAGING) {
         rx->end += (size_t)res;
     } else if (res > 0) {
+        if (c->link == NULL)
+            MCS_FAILPOINT(serve_half);
         sum(c, rx->where == MCT_TCP_RX_PLACE ? rx->place : c->t->scratch, (size_t)res);
         rx->offset += (size_t)res;
     }

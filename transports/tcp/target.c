@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "tcp.h"
+#include "shm/failpoint.h"
 
 uint16_t mct_tcp_resolve(struct mct_tcp_conn *c, enum mct_op op, const struct mct_request *r,
                          uint8_t **pointer)
@@ -101,6 +102,7 @@ static void kill_conn(struct mct_tcp_conn *c, struct mct_tcp_frame *f, uint64_t 
     struct mct *t = c->t;
     struct mct_tcp_conn *victim = t->conns;
 
+    MCS_FAILPOINT(kill_served);
     while (victim != NULL &&
            (victim->link != NULL || victim->visitor != c->visitor || victim->id != id))
         victim = victim->next;
@@ -132,6 +134,10 @@ void mct_tcp_request_begin(struct mct_tcp_conn *c)
                             .address = h->address,
                             .length = h->length};
 
+    if (MCS_FAIL(serve_request) != 0) {
+        mct_tcp_close(c, -ENOMEM, "a test's failpoint");
+        return;
+    }
     if (h->id != c->expected_id) {
         mct_tcp_nonsense(c, "a request's id did not follow the one before");
         return;
@@ -149,6 +155,10 @@ void mct_tcp_request_begin(struct mct_tcp_conn *c)
         f->flags = h->flags;
         if (c->t->env.checksum)
             f->flags |= MCT_TCP_CHECKSUM;
+        if (MCS_FAIL(serve_read) != 0) {
+            mct_tcp_close(c, -ENOMEM, "a test's failpoint");
+            return;
+        }
         mct_tcp_queue(f, false); /* looked up when it is sent */
         break;
     case MCT_TCP_WRITE:
@@ -196,6 +206,10 @@ void mct_tcp_request_end(struct mct_tcp_conn *c, const struct mct_tcp_trailer *t
         status = MCS_CANCELED; /* what came was filler in the end */
     else if (status == MCS_OK && c->rx.header.type == MCT_TCP_NOTIFY)
         status = notify(c);
+    if (MCS_FAIL(serve_applied) != 0) { /* applied, and never answered */
+        mct_tcp_close(c, -ENOMEM, "a test's failpoint");
+        return;
+    }
     answer(c, f, status);
 }
 
