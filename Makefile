@@ -110,9 +110,10 @@ $B/bin/mixclient: $(call obj,tests/scenario/mixclient.c) $B/lib/libmcshm.a
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^
 
-unit: all $(units) $B/bin/metactl $(if $(SAN),$B/bin/mixclient,failing)
+unit: all $(units) $B/bin/metactl $(if $(SAN),$B/bin/mixclient,$(if $(filter build,$B),failing))
 failing:
-	@$(MAKE) --no-print-directory FAIL=1 all build/fail/bin/mixclient
+	@$(MAKE) --no-print-directory FAIL=1 B=build/fail SAN= $(addprefix build/fail/,bin/mcshmd bin/mcshm \
+	    bin/mixclient lib/libmcshm.so.0)
 scenario: unit $(if $(filter thread,$(SAN)),plain-library)
 	@B=$B SAN=$(SAN) tests/run
 # TSan cannot be loaded into a running Python: scenarios in Python drive its agent with this one.

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# long
 """The agent dies or fails at each of its failpoints that a client on its host makes it pass.
 
 Death: clients hear of it and hang nowhere, bytes around their buffers are as they were, the next start
