@@ -4,6 +4,7 @@
 #define CLI_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include <cjson/cJSON.h>
 
@@ -13,13 +14,28 @@ enum cli_exit { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2, CLI_NO_SUCH_LIST = 3 
 
 struct cli {
     const char *socket;
+    bool socket_given;
     bool json;
+    /* of single commands; 0 or NULL: not given */
+    bool once;
+    uint64_t count;
+    uint64_t interval_ms;
+    uint64_t size;    /* bytes */
+    uint64_t pages;   /* bytes of the pages that are wanted */
+    const char *node; /* a NUMA node's number */
 };
 
 int cli_status(const struct cli *cli);
 int cli_ls(const struct cli *cli, const char *what);
 int cli_version(const struct cli *cli);
 int cli_ping(const struct cli *cli, const char *address, unsigned count);
+int cli_top(const struct cli *cli);
+int cli_trace(const struct cli *cli, const char *client);
+int cli_reload(const struct cli *cli);
+int cli_alloc_test(const struct cli *cli);
+
+/* Connects; says on stderr why it cannot. */
+int cli_connect(const struct cli *cli, mcshm **out);
 
 /* Prints why a call failed to stderr; c as in mcshm_last_error(). Returns CLI_FAILED. */
 int cli_error(const char *what, mcshm_status status, const mcshm *c);
@@ -29,5 +45,7 @@ int cli_error(const char *what, mcshm_status status, const mcshm *c);
  * same parsed, cJSON_Delete() it. Says what went wrong and returns CLI_FAILED.
  */
 int cli_query(const struct cli *cli, mcshm_query_what what, char **text, cJSON **document);
+/* The same for an answer that is there already: takes text, frees it on failure. */
+int cli_parse(char *text, cJSON **document);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mcshm: asks the agent of this host about itself. A client like any other. */
+#include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,9 +11,19 @@ static const char usage[] =
     "usage: mcshm [--socket PATH] [--json] COMMAND\n"
     "\n"
     "  status                                      the agent, its engines and its pool\n"
+    "  top [--once] [--interval S] [--count N]     who moves how much, live; also while the agent\n"
+    "                                              does not answer\n"
     "  ls [segments|buffers|extents|sessions|      what lives in it; segments by default\n"
     "      rails|peers]\n"
+    "  trace CLIENT [-n N]                         the last N (20) tasks of a client, with the "
+    "time\n"
+    "                                              of each stage; CLIENT is a session, pid or "
+    "name\n"
     "  ping HOST:PORT [--count N]                  does another host's agent answer?\n"
+    "  alloc-test [--size S] [--node N]            takes pool memory, writes and reads it, gives "
+    "it\n"
+    "                                              back; 64M on any NUMA node by default\n"
+    "  reload                                      the agent reads its configuration again\n"
     "  version                                     of this program and of the agent\n"
     "  help                                        this text\n"
     "\n"
@@ -36,62 +47,207 @@ int cli_error(const char *what, mcshm_status status, const mcshm *c)
     return CLI_FAILED;
 }
 
+/* ---- options --------------------------------------------------------------------- */
+
+enum option_kind { FLAG, TEXT, NUMBER, SIZE, SECONDS };
+
+static const struct option {
+    const char *name, *command; /* NULL: of all commands */
+    enum option_kind kind;
+    size_t offset;
+    const char *want;
+    uint64_t min, max;
+} options[] = {
+#define F(f) offsetof(struct cli, f)
+    {"--json", NULL, FLAG, F(json), "", 0, 0},
+    {"--socket", NULL, TEXT, F(socket), "a path must follow", 0, 0},
+    {"--count", "ping", NUMBER, F(count), "--count wants 1 to 1000000, not", 1, 1000000},
+    {"--count", "top", NUMBER, F(count), "--count wants 1 to 1000000, not", 1, 1000000},
+    {"--interval", "top", SECONDS, F(interval_ms), "--interval wants 0.05 to 3600 seconds, not", 50,
+     3600000},
+    {"--once", "top", FLAG, F(once), "", 0, 0},
+    {"-n", "trace", NUMBER, F(count), "-n wants 1 to 4096, not", 1, 4096},
+    {"--size", "alloc-test", SIZE, F(size), "--size wants 8 bytes to 64T, such as 512M, not", 8,
+     UINT64_C(64) << 40},
+    {"--pages", "alloc-test", SIZE, F(pages), "--pages wants 4K, 2M or 1G, not", 4096,
+     UINT64_C(1) << 30},
+    {"--node", "alloc-test", TEXT, F(node), "a number must follow", 0, 0},
+#undef F
+};
+#define NOPTIONS (sizeof(options) / sizeof(options[0]))
+
+static bool parse_size(const char *text, uint64_t *out)
+{
+    static const char suffixes[] = "KMGT";
+    const char *suffix = NULL;
+    unsigned shift = 0;
+    char *end;
+
+    if (text[0] < '0' || text[0] > '9' || strlen(text) > 18)
+        return false;
+    *out = strtoull(text, &end, 10);
+    if (*end != '\0') {
+        suffix = strchr(suffixes, *end);
+        if (suffix == NULL || end[1] != '\0')
+            return false;
+        shift = 10 * (unsigned)(suffix - suffixes + 1);
+    }
+    if (*out > UINT64_MAX >> shift)
+        return false;
+    *out <<= shift;
+    return true;
+}
+
+static bool parse_value(const struct option *o, const char *text, uint64_t *out)
+{
+    char *end;
+    double seconds;
+
+    if (o->kind == SECONDS) {
+        seconds = strtod(text, &end);
+        if (text[0] < '0' || text[0] > '9' || *end != '\0' || !isfinite(seconds) || seconds > 1e6)
+            return false;
+        *out = (uint64_t)(seconds * 1000 + 0.5);
+    } else if (!parse_size(text, out) ||
+               (o->kind == NUMBER && strspn(text, "0123456789") != strlen(text))) {
+        return false;
+    }
+    return *out >= o->min && *out <= o->max;
+}
+
+static int set_option(struct cli *cli, const char *command, char **argv, int *i)
+{
+    const struct option *o = NULL;
+    bool elsewhere = false;
+    char *at;
+
+    for (size_t k = 0; k < NOPTIONS && o == NULL; k++) {
+        if (strcmp(argv[*i], options[k].name) != 0)
+            continue;
+        elsewhere = true;
+        if (options[k].command == NULL ||
+            (command != NULL && strcmp(command, options[k].command) == 0))
+            o = &options[k];
+    }
+    if (o == NULL)
+        return usage_error(elsewhere ? "not an option of this command:" : "unknown option",
+                           argv[*i]);
+    at = (char *)cli + o->offset;
+    if (o->kind == FLAG) {
+        *(bool *)(void *)at = true;
+        return CLI_OK;
+    }
+    if (argv[*i + 1] == NULL)
+        return usage_error(o->kind == TEXT ? o->want : "a number must follow", argv[*i]);
+    (*i)++;
+    if (o->kind == TEXT) {
+        *(const char **)(void *)at = argv[*i];
+        cli->socket_given = cli->socket_given || strcmp(o->name, "--socket") == 0;
+    } else {
+        uint64_t v;
+
+        if (!parse_value(o, argv[*i], &v))
+            return usage_error(o->want, argv[*i]);
+        *(uint64_t *)(void *)at = v;
+    }
+    return CLI_OK;
+}
+
+/* ---- commands -------------------------------------------------------------------- */
+
+static int run_ls(const struct cli *cli, const char *what)
+{
+    return cli_ls(cli, what != NULL ? what : "segments");
+}
+
+static int run_ping(const struct cli *cli, const char *what)
+{
+    return cli_ping(cli, what, cli->count != 0 ? (unsigned)cli->count : 1);
+}
+
+#define PLAIN(name)                                                                                \
+    static int run_##name(const struct cli *cli, const char *what)                                 \
+    {                                                                                              \
+        (void)what;                                                                                \
+        return cli_##name(cli);                                                                    \
+    }
+PLAIN(status)
+PLAIN(top)
+PLAIN(reload)
+PLAIN(alloc_test)
+PLAIN(version)
+
+static int run_help(const struct cli *cli, const char *what)
+{
+    (void)cli;
+    (void)what;
+    return fputs(usage, stdout) < 0 ? CLI_FAILED : CLI_OK;
+}
+
+static const struct command {
+    const char *name;
+    int (*run)(const struct cli *cli, const char *what);
+    const char *needs; /* what its argument is, when it cannot do without */
+    bool takes;        /* an argument */
+} commands[] = {
+    {"status", run_status, NULL, false},
+    {"top", run_top, NULL, false},
+    {"ls", run_ls, NULL, true},
+    {"trace", cli_trace, "a client (session, pid or name) must follow", true},
+    {"ping", run_ping, "an address HOST:PORT must follow", true},
+    {"alloc-test", run_alloc_test, NULL, false},
+    {"reload", run_reload, NULL, false},
+    {"version", run_version, NULL, false},
+    {"help", run_help, NULL, false},
+};
+
 int main(int argc, char **argv)
 {
     struct cli cli = {.socket = MCSHM_DEFAULT_SOCKET};
-    const char *command = NULL, *what = NULL;
-    unsigned long count = 1;
-    char *end;
+    const struct command *command = NULL;
+    const char *name = NULL, *what = NULL;
     int res;
 
+    /* the command first: which options there are depends on it */
+    for (int i = 1; i < argc && name == NULL; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            name = "help";
+        else if (strcmp(argv[i], "--socket") == 0)
+            i++;
+        else if (argv[i][0] != '-')
+            name = argv[i];
+    }
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--json") == 0) {
-            cli.json = true;
-        } else if (strcmp(argv[i], "--socket") == 0) {
-            if (++i == argc)
-                return usage_error("a path must follow", "--socket");
-            cli.socket = argv[i];
-        } else if (strcmp(argv[i], "--count") == 0) {
-            if (++i == argc)
-                return usage_error("a number must follow", "--count");
-            count = strtoul(argv[i], &end, 10);
-            if (*end != '\0' || argv[i][0] < '0' || argv[i][0] > '9' || count == 0 ||
-                count > 1000000)
-                return usage_error("--count wants 1 to 1000000, not", argv[i]);
-        } else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            command = "help";
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            name = "help";
         } else if (argv[i][0] == '-') {
-            return usage_error("unknown option", argv[i]);
-        } else if (command == NULL) {
-            command = argv[i];
+            res = set_option(&cli, name, argv, &i);
+            if (res != CLI_OK)
+                return res;
+        } else if (argv[i] == name && command == NULL && what == NULL) {
+            for (size_t k = 0; k < sizeof(commands) / sizeof(commands[0]); k++)
+                if (strcmp(name, commands[k].name) == 0)
+                    command = &commands[k];
+            if (command == NULL)
+                return usage_error("unknown command", name);
         } else if (what == NULL) {
             what = argv[i];
         } else {
             return usage_error("one argument too many:", argv[i]);
         }
     }
+    if (name != NULL && strcmp(name, "help") == 0)
+        return run_help(&cli, NULL);
     if (command == NULL) {
         fputs(usage, stderr);
         return CLI_USAGE;
     }
-    if (what != NULL && strcmp(command, "ls") != 0 && strcmp(command, "ping") != 0)
+    if (what != NULL && !command->takes)
         return usage_error("one argument too many:", what);
+    if (what == NULL && command->needs != NULL)
+        return usage_error(command->needs, command->name);
 
-    if (strcmp(command, "status") == 0)
-        res = cli_status(&cli);
-    else if (strcmp(command, "ls") == 0)
-        res = cli_ls(&cli, what != NULL ? what : "segments");
-    else if (strcmp(command, "ping") == 0 && what == NULL)
-        return usage_error("an address HOST:PORT must follow", "ping");
-    else if (strcmp(command, "ping") == 0)
-        res = cli_ping(&cli, what, (unsigned)count);
-    else if (strcmp(command, "version") == 0)
-        res = cli_version(&cli);
-    else if (strcmp(command, "help") == 0)
-        res = fputs(usage, stdout) < 0 ? CLI_FAILED : CLI_OK;
-    else
-        return usage_error("unknown command", command);
-
+    res = command->run(&cli, what);
     if (res == CLI_NO_SUCH_LIST)
         return usage_error("unknown list", what);
     if (fflush(stdout) != 0 && res == CLI_OK) {

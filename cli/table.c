@@ -55,6 +55,18 @@ static void access_text(char *out, size_t size, const cJSON *value)
              (access & MCSHM_ACCESS_MAP_WRITE) != 0 ? 'W' : '-');
 }
 
+static void ago_text(char *out, size_t size, double us)
+{
+    if (us < 1000)
+        snprintf(out, size, "%.1fus", us);
+    else if (us < 1e6)
+        snprintf(out, size, "%.1fms", us / 1e3);
+    else if (us < 120e6)
+        snprintf(out, size, "%.1fs", us / 1e6);
+    else
+        snprintf(out, size, "%.0fm", us / 60e6);
+}
+
 void table_cell(char *out, size_t size, const cJSON *value, enum cell_kind kind)
 {
     if (value == NULL || cJSON_IsNull(value) || (cJSON_IsNumber(value) && value->valuedouble < 0))
@@ -65,6 +77,12 @@ void table_cell(char *out, size_t size, const cJSON *value, enum cell_kind kind)
         bytes_text(out, size, table_number(value));
     else if (kind == CELL_HEX)
         snprintf(out, size, "0x%" PRIx64, table_number(value));
+    else if (kind == CELL_MICROS && cJSON_IsNumber(value))
+        snprintf(out, size, "%.1f", value->valuedouble / 1000);
+    else if (kind == CELL_AGO && cJSON_IsNumber(value))
+        ago_text(out, size, value->valuedouble);
+    else if (kind == CELL_PERCENT && cJSON_IsNumber(value))
+        snprintf(out, size, "%.1f", value->valuedouble);
     else if (kind == CELL_YES_NO)
         snprintf(out, size, "%s", cJSON_IsTrue(value) || table_number(value) != 0 ? "yes" : "no");
     else if (cJSON_IsString(value))
@@ -88,7 +106,8 @@ static void print_line(char (*cells)[CELL_MAX], const struct column *columns, co
                        size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        if (columns[i].kind == CELL_COUNT || columns[i].kind == CELL_BYTES)
+        if (columns[i].kind >= CELL_COUNT && columns[i].kind <= CELL_PERCENT &&
+            columns[i].kind != CELL_HEX)
             printf("%*s", widths[i], cells[i]);
         else if (i + 1 < n)
             printf("%-*s", widths[i], cells[i]);
@@ -98,10 +117,18 @@ static void print_line(char (*cells)[CELL_MAX], const struct column *columns, co
     }
 }
 
+static unsigned limit;
+
+void table_set_limit(unsigned rows)
+{
+    limit = rows;
+}
+
 void table_print(const struct column *columns, size_t n, const cJSON *rows)
 {
     char cells[COLUMNS_MAX][CELL_MAX];
     int widths[COLUMNS_MAX];
+    unsigned printed = 0;
     const cJSON *row;
 
     if (n > COLUMNS_MAX)
@@ -123,8 +150,12 @@ void table_print(const struct column *columns, size_t n, const cJSON *rows)
     print_line(cells, columns, widths, n);
     cJSON_ArrayForEach(row, rows)
     {
+        if (limit != 0 && ++printed > limit)
+            continue;
         for (size_t i = 0; i < n; i++)
             table_cell(cells[i], CELL_MAX, field(row, &columns[i]), columns[i].kind);
         print_line(cells, columns, widths, n);
     }
+    if (limit != 0 && printed > limit)
+        printf("... and %u more\n", printed - limit);
 }

@@ -7,6 +7,7 @@
 #include "engine.h"
 #include "extent.h"
 #include "session.h"
+#include "stats.h"
 #include "watch.h"
 #include "worker.h"
 
@@ -47,6 +48,7 @@ struct mcd_agent {
     uint32_t faults; /* those that were looked into */
     bool look;       /* an engine, the fault handler or the clock asks for a look at all sessions */
 
+    struct mcd_stats stats;
     struct mcd_session *sessions;
     struct mcd_segment *segments; /* those with a name */
     unsigned nsessions;
@@ -83,6 +85,8 @@ void mcd_control_unwatch(struct mcd_agent *a, int fd);
 
 /* query.c: what the agent tells about itself. The text is the caller's to free(). */
 char *mcd_query_json(struct mcd_agent *a, const struct mcd_session *asker, uint32_t what);
+/* Root and the agent's own user see everything, others what is their tenant's. */
+bool mcd_may_see(const struct mcd_session *asker, uint64_t tenant);
 
 /* admin.c: /metrics and /health. */
 int mcd_admin_create(struct mcd_agent *a, struct mcd_admin **out, char *error, size_t error_size);

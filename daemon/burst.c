@@ -64,10 +64,27 @@ struct fresh {
     uint64_t age;
 };
 
+/* Into the trace; a burst that comes too soon after another one is left out. */
+static void record_all(struct mcd_engine *g, struct mcd_queue *q, const struct fresh *f,
+                       uint32_t move_ns)
+{
+    struct mcd_outcome o = {
+        .state = MCS_STATE_COMPLETED, .path = g->local_ops->path, .move_ns = move_ns};
+
+    for (unsigned i = 0; i < f->n; i++) {
+        o.bytes = f->slices[i].length;
+        o.queue_ns = f->queue_ns[i];
+        mcd_trace_add(&q->trace, f->descs[i], &o, g->now);
+    }
+    q->trace.due = g->now + f->n * MCD_TRACE_US * g->ticks_per_us;
+    mcs_count(&q->stats->sums.traced, f->n);
+}
+
 /* The good end of run_now(): what mcd_task_end() does for each, with the sums made once. */
 static void complete_all(struct mcd_engine *g, struct mcd_queue *q, const struct fresh *f,
                          uint32_t move_ns)
 {
+    struct mcs_stats_sums *s = &q->stats->sums;
     uint32_t last = UINT32_MAX;
     struct mcd_batch *b = NULL;
     uint64_t bytes = 0;
@@ -91,8 +108,14 @@ static void complete_all(struct mcd_engine *g, struct mcd_queue *q, const struct
         }
         bytes += length;
     }
-    mcs_count(&q->tasks_ended, f->n);
-    mcs_count(&q->bytes_moved, bytes);
+    mcs_count(&s->tasks, f->n);
+    mcs_count(&s->bytes, bytes);
+    /* the mean of first and last stands for all: they were submitted in order */
+    mcs_count(&s->queue_ns, ((uint64_t)f->queue_ns[0] + f->queue_ns[f->n - 1]) * f->n / 2);
+    mcs_count(&s->move_ns, (uint64_t)move_ns * f->n);
+    mcs_stats_latency(s, (uint64_t)f->queue_ns[0] + move_ns, f->n);
+    if (mcd_trace_due(&q->trace, g->now))
+        record_all(g, q, f, move_ns);
     mcs_count(&g->counters.tasks, f->n);
     mcs_count(&g->counters.bytes, bytes);
     mcs_count(&g->counters.states[MCS_STATE_COMPLETED], f->n);
@@ -203,7 +226,7 @@ static bool accept(struct mcd_engine *g, struct mcd_queue *q, struct mcs_desc *d
     __builtin_prefetch(d->op == MCS_OP_WRITE ? slice->local : slice->remote, 0);
     mcs_prefetch_write(d->op == MCS_OP_WRITE ? slice->remote : slice->local);
     mcs_prefetch_write(&q->shm.slot_table[d->slot]);
-    slice->large = d->length >= g->o.stream_min;
+    slice->large = d->length >= mcs_load_relaxed(&g->o.stream_min);
     slice->pass = g->now + d->slot;
     f->posted[f->n] = slice;
     f->descs[f->n] = d;
@@ -214,10 +237,19 @@ static bool accept(struct mcd_engine *g, struct mcd_queue *q, struct mcs_desc *d
     return true;
 }
 
+static void show_depth(struct mcd_queue *q, bool full)
+{
+    uint64_t depth = q->parked + q->remote;
+
+    if (full) /* else the ring was empty a moment ago */
+        depth += mcs_load_relaxed(&q->consumer.ring->prod.tail) - q->consumer.head;
+    mcs_store_relaxed(&q->stats->depth, depth);
+}
+
 bool mcd_queue_turn(struct mcd_engine *g, struct mcd_queue *q)
 {
     struct mcs_desc descs[MCD_BURST];
-    uint64_t budget = g->nhot == 1 ? g->o.slice * ALONE : g->o.slice;
+    uint64_t budget = mcs_load_relaxed(&g->o.slice) * (g->nhot == 1 ? ALONE : 1);
     struct fresh fresh;
     bool any;
     int n;
@@ -243,5 +275,6 @@ bool mcd_queue_turn(struct mcd_engine *g, struct mcd_queue *q)
     if (q->parked != 0 && !q->broken)
         any |= mcd_parked_run(g, q, budget);
     mcd_batches_flush(q);
+    show_depth(q, n == MCD_BURST);
     return any;
 }

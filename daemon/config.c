@@ -39,7 +39,7 @@ static const struct key keys[] = {
     {"agent", "log_level", CHOICE, K(log_level), "info", 0, 0, "error|warning|info|debug", "word",
      "least severe lines that are written to stderr", true},
     {"pool", "size", SIZE, K(pool_size), "1G", MiB(2), TiB(64), NULL, "bytes",
-     "most memory that all clients together may have; taken as they ask for it", false},
+     "most memory that all clients together may have; taken as they ask for it", true},
     {"pool", "pages", CHOICE, K(pages), "prefer", 0, 0, "prefer|require|off", "word",
      "hugepages: prefer them and say so when there are none, require them, or never use them",
      false},
@@ -54,11 +54,11 @@ static const struct key keys[] = {
     {"engine", "idle", CHOICE, K(idle), "sleep", 0, 0, "sleep|busy", "word",
      "what an engine without work does: sleep until a client rings, or poll for ever", false},
     {"engine", "spin_us", NUMBER, K(spin_us), "50", 0, 1000000, NULL, "microseconds",
-     "how long an idle engine and a waiting client spin before they sleep", false},
+     "how long an idle engine and a waiting client spin before they sleep", true},
     {"engine", "slice", SIZE, K(slice), "256K", KiB(4), MiB(64), NULL, "bytes",
      "most bytes copied for one queue before others get their turn; four times that when none "
      "wants it",
-     false},
+     true},
     {"queue", "depth", NUMBER, K(queue_depth), "1024", MCS_QUEUE_DEPTH_MIN, MCS_QUEUE_DEPTH_MAX,
      NULL, "descriptors", "submission ring of a queue that asks for no size; a power of two", true},
     {"queue", "slots", NUMBER, K(queue_slots), "4096", 1, MCS_QUEUE_SLOTS_MAX, NULL, "tasks",
@@ -72,11 +72,11 @@ static const struct key keys[] = {
     {"session", "max", NUMBER, K(sessions), "1024", 1, 16384, NULL, "sessions",
      "most sessions at a time", true},
     {"session", "inbox_size", SIZE, K(inbox_size), "256K", MCS_INBOX_SIZE_MIN, MCS_INBOX_SIZE_MAX,
-     NULL, "bytes", "notifications that wait for one client; a power of two", false},
+     NULL, "bytes", "notifications that wait for one client; a power of two", true},
     {"local", "caller_max", SIZE, K(caller_max), "64K", 0, TiB(1), NULL, "bytes",
      "largest copy that a client which maps both sides makes in its own thread; 0: none", true},
     {"local", "stream_min", SIZE, K(stream_min), "64K", 0, TiB(1), NULL, "bytes",
-     "tasks from this size on are copied past the cache where their target is not in it", false},
+     "tasks from this size on are copied past the cache where their target is not in it", true},
     {"peer", "listen", TEXT, K(peer_listen), "off", 1, 255, NULL, "address:port",
      "where other agents connect, for control and data; off: this host alone", false},
     {"peer", "advertise", TEXT, K(peer_advertise), "auto", 1, 255, NULL, "address:port",
@@ -201,7 +201,8 @@ static void format_range(const struct key *k, char *out, size_t size)
 
     switch (k->kind) {
     case TEXT:
-        snprintf(out, size, "1 to %llu characters", (unsigned long long)k->max);
+        snprintf(out, size, "%llu to %llu characters", (unsigned long long)k->min,
+                 (unsigned long long)k->max);
         break;
     case CHOICE:
         snprintf(out, size, "%s", k->choices);
@@ -346,6 +347,40 @@ static int load_section(struct mcd_config *c, const dictionary *d, const char *s
     return res;
 }
 
+/* iniparser takes the last of two keys of one name without a word: whoever wrote both believes in the
+ * wrong one. */
+static int find_doubles(const char *path, char *error, size_t error_size)
+{
+    unsigned seen[NKEYS] = {0}, at = 0;
+    char line[1024], section[64] = "", name[64];
+    FILE *f = fopen(path, "re");
+    int res = 0;
+
+    if (f == NULL)
+        return -errno;
+    while (res == 0 && fgets(line, sizeof(line), f) != NULL) {
+        const struct key *k = NULL;
+
+        at++;
+        if (sscanf(line, " [%63[^]]]", section) == 1)
+            continue;
+        if (sscanf(line, " %63[^=; \t#]", name) == 1)
+            k = find(section, name);
+        if (k == NULL)
+            continue;
+        if (seen[k - keys] != 0) {
+            snprintf(error, error_size,
+                     "[%s] %s is set in line %u and again in line %u of %s: "
+                     "remove one",
+                     section, name, seen[k - keys], at, path);
+            res = -EINVAL;
+        }
+        seen[k - keys] = at;
+    }
+    fclose(f);
+    return res;
+}
+
 int mcd_config_load(struct mcd_config *c, const char *path, char *error, size_t error_size)
 {
     dictionary *d;
@@ -356,6 +391,9 @@ int mcd_config_load(struct mcd_config *c, const char *path, char *error, size_t 
         snprintf(error, error_size, "cannot read the configuration %s: %s", path, strerror(-res));
         return res;
     }
+    res = find_doubles(path, error, error_size);
+    if (res != 0)
+        return res;
     parser_complaint[0] = '\0';
     iniparser_set_error_callback(parser_error);
     d = iniparser_load(path);
@@ -469,27 +507,25 @@ int mcd_config_check(const struct mcd_config *c, char *error, size_t error_size)
     return 0;
 }
 
-unsigned mcd_config_adopt(struct mcd_config *to, const struct mcd_config *from, char *waiting,
-                          size_t waiting_size)
+unsigned mcd_config_adopt(struct mcd_config *to, const struct mcd_config *from,
+                          void (*told)(void *context, const char *key, bool changed), void *context)
 {
     unsigned adopted = 0;
-    size_t len = 0;
 
-    waiting[0] = '\0';
     for (size_t i = 0; i < NKEYS; i++) {
         size_t size = keys[i].kind == TEXT ? MCD_TEXT_MAX : sizeof(uint64_t);
         char *a = (char *)to + keys[i].offset;
         const char *b = (const char *)from + keys[i].offset;
+        char name[96];
 
         if (keys[i].kind == TEXT ? strcmp(a, b) == 0 : memcmp(a, b, size) == 0)
             continue;
         if (keys[i].live) {
             memcpy(a, b, size);
             adopted++;
-        } else if (len < waiting_size) {
-            len += (size_t)snprintf(waiting + len, waiting_size - len, "%s%s.%s",
-                                    len != 0 ? ", " : "", keys[i].section, keys[i].name);
         }
+        snprintf(name, sizeof(name), "%s.%s", keys[i].section, keys[i].name);
+        told(context, name, keys[i].live);
     }
     return adopted;
 }

@@ -75,10 +75,11 @@ int mcd_config_set(struct mcd_config *c, const char *assignment, char *error, si
 /* What holds between keys. */
 int mcd_config_check(const struct mcd_config *c, char *error, size_t error_size);
 
-/* Takes over what may change while the agent runs; returns how many keys did. `waiting` gets
- * the names of the others that differ. */
-unsigned mcd_config_adopt(struct mcd_config *to, const struct mcd_config *from, char *waiting,
-                          size_t waiting_size);
+/* Takes over what may change while the agent runs; returns how many keys did. `told` is called with
+ * the name of each key that differs ("task.deadline_ms") and whether it was taken over. */
+unsigned mcd_config_adopt(struct mcd_config *to, const struct mcd_config *from,
+                          void (*told)(void *context, const char *key, bool changed),
+                          void *context);
 
 /* The configuration in force, as an ini file. */
 void mcd_config_dump(const struct mcd_config *c, FILE *out);

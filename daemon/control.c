@@ -22,6 +22,7 @@
 #include "fault.h"
 #include "log.h"
 #include "mooncake.h"
+#include "reload.h"
 #include "shm/region.h"
 #include "shm/failpoint.h"
 
@@ -214,6 +215,7 @@ int mcd_control_init(struct mcd_agent *a, char *error, size_t error_size)
         res = mcd_worker_create(a->event_fd, &a->worker);
     if (res != 0)
         return res;
+    mcd_stats_create(a);
     a->pool.reap = reap;
     a->pool.reap_context = a;
     if (a->config.admin_mode != MCD_ADMIN_OFF) {
@@ -268,32 +270,13 @@ static void drain(int fd)
     }
 }
 
-static void reload(struct mcd_agent *a)
-{
-    struct mcd_config fresh;
-    char error[512], waiting[512];
-    unsigned n;
-
-    if (a->reread == NULL || a->reread(&fresh, error, sizeof(error)) != 0) {
-        mcd_error("SIGHUP: keeping the configuration in force: %s",
-                  a->reread == NULL ? "there is none to read" : error);
-        return;
-    }
-    n = mcd_config_adopt(&a->config, &fresh, waiting, sizeof(waiting));
-    mcd_log_set_level((int)a->config.log_level);
-    for (unsigned i = 0; i < a->nengines; i++) /* partner: accept() in burst.c; any value will do */
-        mcs_store_relaxed(&a->engines[i]->o.deadline_us, a->config.deadline_ms * 1000);
-    mcd_info("SIGHUP: %u keys changed%s%s", n,
-             waiting[0] != '\0' ? "; these wait for the next start: " : "", waiting);
-}
-
 static void on_signal(struct mcd_agent *a)
 {
     struct signalfd_siginfo info;
 
     while (read(a->signal_fd, &info, sizeof(info)) == sizeof(info)) {
         if (info.ssi_signo == SIGHUP) {
-            reload(a);
+            mcd_reload_for_signal(a);
             continue;
         }
         if (a->stopping)
@@ -363,6 +346,7 @@ static int poll_sessions(struct mcd_agent *a)
 static void look_around(struct mcd_agent *a)
 {
     a->look = true;
+    mcd_stats_refresh(a);
     if (a->admin != NULL)
         mcd_admin_run(a->admin); /* its time limits */
     if (a->deaf && !a->stopping)
@@ -381,6 +365,7 @@ void mcd_control_run(struct mcd_agent *a)
         for (int i = 0; i < a->nevents; i++)
             dispatch(a, &events[i]);
         a->nevents = 0;
+        mcd_stats_beat(a);
         if (mcd_now_ns() - last_look > LOOK_MS * UINT64_C(1000000)) {
             last_look = mcd_now_ns();
             look_around(a);
@@ -420,6 +405,7 @@ void mcd_control_fini(struct mcd_agent *a)
         mcd_worker_destroy(a->worker, a);
     if (a->bound)
         unlink(a->config.socket); /* the start has failed */
+    mcd_stats_remove(a);
     if (a->listen_fd >= 0)
         close(a->listen_fd);
     if (a->signal_fd >= 0)

@@ -62,7 +62,8 @@ int mcd_engine_create(const struct mcd_engine_options *o, struct mcd_engine **ou
     g->wheel = malloc(sizeof(*g->wheel));
     if (g->wheel == NULL)
         goto error;
-    g->now = g->commands_at = mcs_ticks();
+    g->now = g->commands_at = g->idle_at = mcs_ticks();
+    mcd_engine_show(g, &g->own_stats);
     mcd_wheel_init(g->wheel, o->tick_hz, g->now);
     g->local_ops = &mct_local_ops;
     res = g->local_ops->init(&env, &g->local_transport);
@@ -107,11 +108,14 @@ void mcd_engine_destroy(struct mcd_engine *g)
 
 int mcd_queue_init(struct mcd_queue *q)
 {
+    if (q->stats == NULL)
+        q->stats = &q->own_stats;
     /* Untouched records cost no memory: calloc takes large tables from fresh pages. */
     q->tasks = calloc(q->shm.slots, sizeof(*q->tasks));
     q->batches = calloc(q->shm.batches, sizeof(*q->batches));
     q->active = calloc((q->shm.slots + 63) / 64, sizeof(*q->active));
-    if (q->tasks == NULL || q->batches == NULL || q->active == NULL) {
+    if (q->tasks == NULL || q->batches == NULL || q->active == NULL ||
+        mcd_trace_init(&q->trace) != 0) {
         mcd_queue_fini(q);
         return -ENOMEM;
     }
@@ -127,6 +131,7 @@ void mcd_queue_fini(struct mcd_queue *q)
     free(q->batches);
     free(q->active);
     free(q->lanes);
+    mcd_trace_fini(&q->trace);
     q->lanes = NULL;
     q->active = NULL;
     q->tasks = NULL;
@@ -170,6 +175,40 @@ int mcd_engine_watch(struct mcd_engine *g, int event_fd)
 void mcd_engine_unwatch(struct mcd_engine *g, int event_fd)
 {
     epoll_ctl(g->epoll_fd, EPOLL_CTL_DEL, event_fd, NULL);
+}
+
+void mcd_engine_tune(struct mcd_engine *g, uint64_t deadline_us, uint64_t spin_us, uint64_t slice,
+                     uint64_t stream_min)
+{
+    /* partners: the engine's relaxed loads; it may see one sooner than the other, any mix will do */
+    mcs_store_relaxed(&g->o.deadline_us, deadline_us);
+    mcs_store_relaxed(&g->o.slice, slice);
+    mcs_store_relaxed(&g->o.stream_min, stream_min);
+    mcs_store_relaxed(&g->spin_ticks, spin_us * g->ticks_per_us);
+}
+
+void mcd_engine_show(struct mcd_engine *g, struct mcs_stats_engine *stats)
+{
+    stats->id = g->o.id;
+    stats->core = g->o.core;
+    stats->never_sleeps = g->o.never_sleeps;
+    g->stats = stats;
+}
+
+/* Shows how far the engine is; partners of all stores: relaxed loads of whoever looks. */
+static void publish(struct mcd_engine *g)
+{
+    struct mcs_stats_engine *s = g->stats;
+
+    mcs_store_relaxed(&s->beat, g->now);
+    mcs_store_relaxed(&s->idle, g->idle);
+    mcs_store_relaxed(&s->turns, g->turn);
+    mcs_store_relaxed(&s->sleeps, g->counters.sleeps);
+    mcs_store_relaxed(&s->tasks, g->counters.tasks);
+    mcs_store_relaxed(&s->bytes, g->counters.bytes);
+    mcs_store_relaxed(&s->failed, g->counters.tasks - g->counters.states[MCS_STATE_COMPLETED]);
+    mcs_store_relaxed(&s->hot, g->nhot);
+    mcs_store_relaxed(&s->cold, g->ncold);
 }
 
 void mcd_engine_stop(struct mcd_engine *g)
@@ -396,6 +435,7 @@ bool mcd_engine_turn(struct mcd_engine *g)
     if (g->turn % COMMANDS_EVERY == 0 || g->now - g->commands_at > g->commands_ticks) {
         any |= run_commands(g);
         mcs_store_relaxed(&g->counters.turns, g->turn);
+        publish(g);
     }
     g->turn++;
     return any;
@@ -428,6 +468,14 @@ static bool anything_pending(struct mcd_engine *g)
            mcs_load_acquire(&g->stop) != 0;
 }
 
+/* All the time since idle_at was idle. */
+static void count_idle(struct mcd_engine *g, uint64_t now)
+{
+    if (now > g->idle_at)
+        g->idle += now - g->idle_at;
+    g->idle_at = now;
+}
+
 static void sleep_until_rung(struct mcd_engine *g)
 {
     struct epoll_event events[16];
@@ -444,6 +492,9 @@ static void sleep_until_rung(struct mcd_engine *g)
     if (blocked && (timeout < 0 || timeout > BLOCKED_MS))
         timeout = BLOCKED_MS;
     set_asleep(g, true);
+    publish(g);
+    mcs_store_relaxed(&g->stats->asleep_since, g->now);
+    mcs_store_relaxed(&g->stats->asleep, 1u);
     mcs_store_relaxed(&g->asleep, 1u);
     /* orders need_wakeup before the look at the rings (partner: mcs_queue_must_wake()), and
      * asleep before any later look-up (partner: mcd_grace_begin()) */
@@ -455,6 +506,9 @@ static void sleep_until_rung(struct mcd_engine *g)
     }
     mcs_store_relaxed(&g->asleep, 0u);
     mcs_fence_full(); /* asleep = 0 before the next turn looks anything up */
+    count_idle(g, mcs_ticks());
+    publish(g);
+    mcs_store_relaxed(&g->stats->asleep, 0u);
     /* Who rang is not told: look at all of the cold queues. Serve first, tidy up after: until
      * need_wakeup is down a client may ring in vain, no more. */
     for (uint32_t i = 0; i < g->ncold;) {
@@ -473,6 +527,7 @@ static void sleep_until_rung(struct mcd_engine *g)
     set_asleep(g, false);
     run_commands(g);
     g->last_work = g->now;
+    g->idle_at = mcs_ticks();
 }
 
 /*
@@ -488,7 +543,10 @@ static void idle(struct mcd_engine *g, bool first)
     if (first)
         g->bulk = mcd_net_was_bulk(g);
     now = mcs_ticks();
-    if (g->bulk || now - g->last_work > g->spin_ticks) {
+    if (!first)
+        count_idle(g, now);
+    g->idle_at = now;
+    if (g->bulk || now - g->last_work > mcs_load_relaxed(&g->spin_ticks)) {
         g->now = now;
         sleep_until_rung(g);
         g->yielded = g->now;
@@ -510,6 +568,10 @@ void mcd_engine_run(struct mcd_engine *g)
             g->last_work = g->now;
             worked = true;
         } else if (g->o.never_sleeps) {
+            if (!worked)
+                count_idle(g, g->now);
+            g->idle_at = g->now;
+            worked = false;
             if (g->nhot == 0)
                 mcs_pause();
         } else {

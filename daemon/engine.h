@@ -16,6 +16,8 @@
 
 #include "segment.h"
 #include "shm/queue.h"
+#include "shm/stats.h"
+#include "trace.h"
 #include "transports/transport.h"
 #include "wheel.h"
 
@@ -138,10 +140,13 @@ struct mcd_queue {
     uint64_t wake_due;                     /* turn at which to look for a sleeping client; 0 none */
     uint64_t last_work;                    /* ticks */
     bool hot, broken;
-    uint32_t place;                    /* index in the engine's hot or cold array */
-    uint64_t tasks_ended, bytes_moved; /* read relaxed by the control thread */
+    uint32_t place;                /* index in the engine's hot or cold array */
+    struct mcs_stats_queue *stats; /* counts; read relaxed by the control thread and others */
+    struct mcd_trace trace;
     /* engine -> control */
     uint32_t error; /* enum mcs_status: why the session must end; release / acquire */
+    /* where `stats` points to when the stats file has no row for it */
+    struct mcs_stats_queue own_stats __attribute__((aligned(64)));
 };
 
 struct mcd_engine_options {
@@ -182,6 +187,8 @@ struct mcd_engine {
     uint64_t moved;   /* bytes in this turn */
     bool bulk;        /* what came last over networks was large */
     uint64_t yielded; /* ticks */
+    uint64_t idle;    /* ticks without work */
+    uint64_t idle_at; /* ticks: up to where they are counted */
     uint64_t yield_ticks, spin_ticks, cool_ticks, ticks_per_us, ns_mult;
     struct mct_link *local;
     struct mct *local_transport;
@@ -192,6 +199,8 @@ struct mcd_engine {
     struct mcd_command *calls; /* that are not over */
     uint64_t commands_at, commands_ticks;
     int epoll_fd, event_fd;
+    struct mcs_stats_engine *stats; /* what others see; set before the loop runs */
+    struct mcs_stats_engine own_stats;
     /* control thread: which indices of routes are taken, a bit each */
     uint64_t routes_used[MCD_ROUTES_MAX / 64];
 };
@@ -210,6 +219,11 @@ void mcd_engine_command(struct mcd_engine *g, struct mcd_command *command);
 /* The same for a CALL. */
 void mcd_engine_call(struct mcd_engine *g, struct mcd_command *c,
                      bool (*call)(struct mcd_engine *, struct mcd_command *), void *context);
+/* Control thread: what may change while the engine runs. */
+void mcd_engine_tune(struct mcd_engine *g, uint64_t deadline_us, uint64_t spin_us, uint64_t slice,
+                     uint64_t stream_min);
+/* Control thread, before the loop runs: where the engine shows what it does. */
+void mcd_engine_show(struct mcd_engine *g, struct mcs_stats_engine *stats);
 /* Engine's thread: wakes the control thread. */
 void mcd_engine_tell_control(struct mcd_engine *g);
 /* Control thread: the buffers of all public segments, which peers that name none may reach; NULL:

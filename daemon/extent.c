@@ -82,10 +82,10 @@ int mcd_pool_plan(struct mcd_pool *p, uint64_t size, int node, struct mcd_extent
 
     if (size > c->pool_size)
         return -E2BIG;
-    if (size < c->extent_size && c->extent_size <= c->pool_size - p->used)
+    if (size < c->extent_size && c->extent_size <= mcd_pool_left(p))
         size = c->extent_size;
     size = (size + page - 1) & ~(page - 1);
-    if (size > c->pool_size - p->used) {
+    if (size > mcd_pool_left(p)) {
         p->refused++;
         return -ENOMEM;
     }
@@ -198,7 +198,7 @@ int mcd_extent_adopt(struct mcd_pool *p, int fd, uint64_t size, struct mcd_exten
     res = mcs_region_check(fd, size, &page_size);
     if (res != 0)
         return res;
-    if (size > p->config->pool_size - p->used) {
+    if (size > mcd_pool_left(p)) {
         p->refused++;
         return -ENOMEM;
     }

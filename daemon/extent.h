@@ -73,6 +73,11 @@ struct mcd_extent_job {
 };
 
 void mcd_pool_init(struct mcd_pool *p, const struct mcd_config *c);
+/* Bytes that may still be taken: none when the limit was lowered below what is used. */
+static inline uint64_t mcd_pool_left(const struct mcd_pool *p)
+{
+    return p->config->pool_size > p->used ? p->config->pool_size - p->used : 0;
+}
 
 /* With pages = require: are there enough free hugepages for the whole pool? Writes the
  * sentence to error when not. 0 or -ENOMEM. */

@@ -252,11 +252,12 @@ static void queue_made(struct mcd_session *s)
     q->shm.total_size = job->size;
     res = mcs_queue_create(&q->shm, &q->consumer, job->map, &layout, q->id, s->incarnation,
                            s->region.header->features & MCS_FEATURE_NEVER_SLEEPS);
+    q->engine = a->engines[a->next_engine++ % a->nengines];
+    mcd_stats_queue(s, q);
     if (res == 0)
         res = MCS_FAIL(queue_init);
     if (res == 0)
         res = mcd_queue_init(q);
-    q->engine = a->engines[a->next_engine++ % a->nengines];
     if (res == 0 && (s->watched >> q->engine->o.id & 1) == 0) {
         res = MCS_FAIL(queue_watch);
         if (res == 0)
@@ -308,9 +309,10 @@ static void mcd_on_queue_open(struct mcd_session *s, struct mcs_msg *m)
                            (unsigned long long)MCS_QUEUE_ARGS_MAX);
         return;
     }
-    memory = layout.total_size + slots * sizeof(struct mcd_task);
+    memory = layout.total_size + slots * sizeof(struct mcd_task) +
+             MCD_TRACE_SIZE * sizeof(struct mcd_traced);
     limit = c->pool_size > QUEUE_MEMORY_MIN ? c->pool_size : QUEUE_MEMORY_MIN;
-    if (memory > limit - s->agent->queue_memory) {
+    if (limit < s->agent->queue_memory || memory > limit - s->agent->queue_memory) {
         mcd_session_refuse(s, MCS_NO_MEMORY,
                            "a queue of %llu bytes: the queues of all sessions have %llu of at most "
                            "%llu; ask for fewer slots or a smaller args_size, or close some",
@@ -452,19 +454,11 @@ void mcd_reply_taken(struct mcd_session *s, size_t body_size, struct mcs_msg *m)
 
 /* ---- queries --------------------------------------------------------------------- */
 
-static void mcd_on_query(struct mcd_session *s, struct mcs_msg *m)
+void mcd_reply_text(struct mcd_session *s, struct mcs_msg *m, char *text)
 {
-    char *text = NULL;
-    int fd = -1;
-    size_t n;
+    int fd = text == NULL ? -1 : memfd_create("mcshm-query", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    size_t n = text == NULL ? 0 : strlen(text);
 
-    if (m->b.query.what >= MCS_QUERY_COUNT) {
-        mcd_session_refuse(s, MCS_NOT_SUPPORTED, "query %u is not known", m->b.query.what);
-        return;
-    }
-    text = mcd_query_json(s->agent, s, m->b.query.what);
-    fd = text == NULL ? -1 : memfd_create("mcshm-query", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    n = text == NULL ? 0 : strlen(text);
     if (fd < 0 || MCS_FAIL(query_made) != 0 || write(fd, text, n) != (ssize_t)n ||
         fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE | F_SEAL_SEAL) != 0) {
         mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for the answer");
@@ -476,6 +470,14 @@ static void mcd_on_query(struct mcd_session *s, struct mcs_msg *m)
     if (fd >= 0)
         close(fd);
     free(text);
+}
+
+static void mcd_on_query(struct mcd_session *s, struct mcs_msg *m)
+{
+    if (m->b.query.what >= MCS_QUERY_COUNT)
+        mcd_session_refuse(s, MCS_NOT_SUPPORTED, "query %u is not known", m->b.query.what);
+    else
+        mcd_reply_text(s, m, mcd_query_json(s->agent, s, m->b.query.what));
 }
 
 void mcd_session_handle(struct mcd_session *s, struct mcs_msg *m, int *fds, unsigned nfds)
@@ -549,6 +551,12 @@ void mcd_session_handle(struct mcd_session *s, struct mcs_msg *m, int *fds, unsi
             break;
         case MCS_MSG_PING:
             mcd_on_ping(s, m);
+            break;
+        case MCS_MSG_RELOAD:
+            mcd_on_reload(s, m);
+            break;
+        case MCS_MSG_TRACE:
+            mcd_on_trace(s, m);
             break;
         default:
             break; /* mcs_msg_request_size() knows no other */

@@ -31,6 +31,14 @@ void mcd_take_away(struct mcd_session *s, void (*finish)(struct mcd_session *s))
 /* Frees op.old and replies; with op.late, that a copy did not end. */
 void mcd_reply_taken(struct mcd_session *s, size_t body_size, struct mcs_msg *m);
 
+/* Replies with a text in a memfd. Takes the text, which may be NULL: no memory for it. */
+void mcd_reply_text(struct mcd_session *s, struct mcs_msg *m, char *text);
+
+/* ---- handlers_operate.c ---------------------------------------------------------- */
+
+void mcd_on_reload(struct mcd_session *s, struct mcs_msg *m);
+void mcd_on_trace(struct mcd_session *s, struct mcs_msg *m);
+
 /* ---- handlers_memory.c ----------------------------------------------------------- */
 
 void mcd_on_alloc(struct mcd_session *s, struct mcs_msg *m);

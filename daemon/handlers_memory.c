@@ -64,7 +64,7 @@ static void refuse_memory(struct mcd_session *s, int res, uint64_t size)
 
     if (res == -ENOSPC)
         mcd_session_refuse(s, MCS_LIMIT, "a session has at most %u extents", MCD_TABLE_SIZE);
-    else if (p->config->pages == MCD_PAGES_REQUIRE && size <= p->config->pool_size - p->used)
+    else if (p->config->pages == MCD_PAGES_REQUIRE && size <= mcd_pool_left(p))
         mcd_session_refuse(s, MCS_NO_HUGEPAGES,
                            "%llu bytes wanted, the host has too few free hugepages of %llu KiB "
                            "([pool] pages = require): reserve more",

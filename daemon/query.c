@@ -24,8 +24,7 @@ static void add_hex(cJSON *o, const char *key, uint64_t v)
     cJSON_AddStringToObject(o, key, text);
 }
 
-/* Root and the agent's own user see everything, others what is their tenant's. */
-static bool may_see(const struct mcd_session *asker, uint64_t tenant)
+bool mcd_may_see(const struct mcd_session *asker, uint64_t tenant)
 {
     return asker->uid == 0 || asker->uid == geteuid() || asker->tenant == tenant;
 }
@@ -145,7 +144,7 @@ static void sessions(struct mcd_agent *a, const struct mcd_session *asker, cJSON
         uint64_t tasks = 0, bytes = 0;
         cJSON *o;
 
-        if (!s->greeted || !may_see(asker, s->tenant))
+        if (!s->greeted || !mcd_may_see(asker, s->tenant))
             continue;
         o = cJSON_CreateObject();
         add_u64(o, "id", s->id);
@@ -160,9 +159,9 @@ static void sessions(struct mcd_agent *a, const struct mcd_session *asker, cJSON
         add_u64(o, "open_segments", s->nopens);
         add_u64(o, "mappings", s->ngrants);
         for (const struct mcd_queue *q = s->queues; q != NULL; q = q->next) {
-            tasks += mcs_load_relaxed(&q->tasks_ended) +
+            tasks += mcs_load_relaxed(&q->stats->sums.tasks) +
                      mcs_load_relaxed(&q->shm.doorbell->caller_tasks);
-            bytes += mcs_load_relaxed(&q->bytes_moved) +
+            bytes += mcs_load_relaxed(&q->stats->sums.bytes) +
                      mcs_load_relaxed(&q->shm.doorbell->caller_bytes);
         }
         add_u64(o, "tasks", tasks);
@@ -179,7 +178,7 @@ static void extents(struct mcd_agent *a, const struct mcd_session *asker, cJSON 
     for (const struct mcd_extent *e = a->pool.extents; e != NULL; e = e->next) {
         cJSON *o;
 
-        if (!may_see(asker, e->tenant))
+        if (!mcd_may_see(asker, e->tenant))
             continue;
         o = cJSON_CreateObject();
         add_u64(o, "id", e->id);
@@ -207,7 +206,7 @@ static void segments(struct mcd_agent *a, const struct mcd_session *asker, cJSON
         bool public = (s->flags & MCS_SEGMENT_PUBLIC) != 0;
         cJSON *o, *buffers;
 
-        if (!public && !may_see(asker, s->tenant))
+        if (!public && !mcd_may_see(asker, s->tenant))
             continue;
         o = cJSON_CreateObject();
         cJSON_AddStringToObject(o, "name", s->name);

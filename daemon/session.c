@@ -174,7 +174,8 @@ void mcd_session_readable(struct mcd_session *s)
             s->request_id = m.h.id;
             MCS_FAILPOINT(request_taken);
             mcd_session_handle(s, &m, fds, nfds);
-            if (m.h.type == MCS_MSG_QUERY)
+            if (m.h.type == MCS_MSG_QUERY || m.h.type == MCS_MSG_TRACE ||
+                m.h.type == MCS_MSG_RELOAD)
                 break; /* it takes long: one a turn */
         }
     }
@@ -290,6 +291,7 @@ void mcd_session_free_queue(struct mcd_session *s, struct mcd_queue *q)
         s->agent->staged_bytes += mcs_load_relaxed(&q->shm.doorbell->staged_bytes);
     }
     s->agent->queue_memory -= q->memory;
+    mcd_stats_queue_gone(s, q);
     mcd_queue_fini(q);
     if (q->guard >= 0)
         mcd_fault_remove(q->guard);
@@ -328,6 +330,7 @@ static void free_session(struct mcd_session *s)
     free(s->op.old);
     while (s->queues != NULL)
         mcd_session_free_queue(s, s->queues);
+    mcd_stats_forget(s);
     while (s->grants != NULL) {
         struct mcd_grant *g = s->grants;
 

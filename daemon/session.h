@@ -90,9 +90,11 @@ struct mcd_session {
     struct mcd_queue *queues;
     uint32_t nqueues, next_queue, nextents, nopens, ngrants, next_grant;
     struct mcd_grant *grants;
-    uint64_t memory;   /* bytes of its extents and mappings */
-    uint64_t requests; /* control messages */
-    uint64_t watched;  /* engines that watch its doorbell, by bit */
+    uint64_t memory;                     /* bytes of its extents and mappings */
+    uint64_t requests;                   /* control messages */
+    struct mcs_stats_session *stats;     /* in the stats file; NULL: none */
+    uint64_t caller_tasks, caller_bytes; /* of queues that are gone */
+    uint64_t watched;                    /* engines that watch its doorbell, by bit */
     struct mcd_operation op;
     uint16_t request_type;
     uint32_t request_id;

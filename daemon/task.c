@@ -52,6 +52,23 @@ void mcd_batch_mark(struct mcd_queue *q, uint32_t batch)
     q->dirty[q->ndirty++] = batch;
 }
 
+static void count_end(struct mcd_queue *q, const struct mcs_desc *d, const struct mcd_outcome *o)
+{
+    bool notifies = d->op == MCS_OP_NOTIFY || (d->flags & MCS_DESC_NOTIFY) != 0;
+    struct mcs_stats_sums *s = &q->stats->sums;
+
+    mcs_count(&s->tasks, 1);
+    mcs_count(&s->failed, o->state != MCS_STATE_COMPLETED);
+    mcs_count(&s->bytes, o->bytes);
+    mcs_count(&s->queue_ns, o->queue_ns);
+    mcs_count(&s->move_ns, o->move_ns);
+    mcs_count(&s->notify_ns, notifies ? o->notify_ns : 0);
+    mcs_count(&s->notified, notifies && o->state == MCS_STATE_COMPLETED);
+    mcs_count(&s->traced, 1);
+    mcs_stats_latency(s, (uint64_t)o->queue_ns + o->move_ns + o->notify_ns, 1);
+    mcs_store_relaxed(&q->stats->depth, q->parked + q->remote);
+}
+
 void mcd_task_end(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
                   const struct mcd_outcome *o)
 {
@@ -67,8 +84,8 @@ void mcd_task_end(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_de
         b->failed += o->state != MCS_STATE_COMPLETED;
         mcd_batch_mark(q, d->batch);
     }
-    mcs_count(&q->tasks_ended, 1);
-    mcs_count(&q->bytes_moved, o->bytes);
+    count_end(q, d, o);
+    mcd_trace_add(&q->trace, d, o, g->now);
     mcs_count(&g->counters.tasks, 1);
     mcs_count(&g->counters.bytes, o->bytes);
     mcs_count(&g->counters.states[o->state], 1);
@@ -464,7 +481,7 @@ static bool move_pieces(struct mcd_engine *g, struct mcd_queue *q, struct mcd_ta
             }
             if (*error != MCS_OK)
                 break;
-            s->large = t->total >= g->o.stream_min;
+            s->large = t->total >= mcs_load_relaxed(&g->o.stream_min);
             s->pass = t->taken + t->desc.slot;
             g->moved += part;
             t->piece_done += part;

@@ -38,6 +38,8 @@ static const char *const type_names[MCS_MSG_COUNT] = {
     [MCS_MSG_UNMAP] = "UNMAP",
     [MCS_MSG_QUERY] = "QUERY",
     [MCS_MSG_PING] = "PING",
+    [MCS_MSG_RELOAD] = "RELOAD",
+    [MCS_MSG_TRACE] = "TRACE",
 };
 
 int64_t mcl_now_ns(void)

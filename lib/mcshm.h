@@ -474,6 +474,93 @@ typedef struct mcshm_peer {
  */
 mcshm_status mcshm_ping(mcshm *c, const char *address, uint32_t timeout_ms, mcshm_peer *out);
 
+/*
+ * The last tasks of clients of this host as the agent recorded them, with the time of each stage: one
+ * JSON object, NUL-terminated, free() it. client: a session's id, a pid, or a client's name; whoever
+ * matches, first by id, then by pid, then by name. count: 1 .. 4096 tasks at most, the newest. A client
+ * sees its own tenant's; root and the agent's own user see all. NOT_FOUND: nobody (that it may see)
+ * is called so.
+ */
+mcshm_status mcshm_trace(mcshm *c, const char *client, uint32_t count, char **json);
+
+/*
+ * Has the agent read its configuration again, as SIGHUP does. *json: {"changed":[...],"waiting":[...]},
+ * the keys that changed and those that wait for the agent's next start; free() it. PERMISSION: neither
+ * root nor the agent's user. INVALID_ARGUMENT: the configuration is wrong and the one in force stays;
+ * mcshm_last_error() says where.
+ */
+mcshm_status mcshm_reload(mcshm *c, char **json);
+
+/* ---- watching an agent ----------------------------------------------------------- */
+
+/*
+ * Reads the counters that an agent keeps in a file next to its socket. Needs no connection and no
+ * answer: it works while the agent hangs, and its last words can be read after it was killed.
+ * Sums grow from each thing's beginning on; two reads give a rate. One thread at a time.
+ */
+typedef struct mcshm_monitor mcshm_monitor;
+
+typedef struct mcshm_monitor_agent {
+    uint64_t incarnation;
+    uint32_t pid; /* as the agent's own PID namespace knows it */
+    char version[32];
+    uint64_t uptime_ns;
+    uint64_t
+        silent_ns; /* since the control thread's last sign of life; more than a few seconds: it hangs */
+    uint64_t sampled_ns; /* CLOCK_MONOTONIC: what the counts are as of */
+    bool
+        copied; /* the file is on no tmpfs: all counts come from the control thread, once a second */
+    uint64_t pool_size, pool_used, pool_page_size; /* bytes */
+    uint32_t extents, sessions;
+    uint32_t sessions_left_out, queues_left_out; /* for want of rows */
+} mcshm_monitor_agent;
+
+typedef struct mcshm_monitor_engine {
+    uint32_t id;
+    int32_t core; /* -1 unknown */
+    bool asleep;  /* waits to be woken */
+    bool never_sleeps;
+    uint64_t silent_ns; /* since its last sign of life; 0 while it sleeps */
+    uint64_t idle_ns;   /* without work, sleep included */
+    uint64_t turns, sleeps;
+    uint64_t tasks, bytes, failed;
+    uint32_t hot, cold; /* queues it looks at every turn, and now and then */
+} mcshm_monitor_engine;
+
+#define MCSHM_MONITOR_BUCKETS 32
+
+typedef struct mcshm_monitor_client {
+    uint32_t session, pid, uid;
+    uint64_t tenant;
+    char name[256];
+    uint64_t incarnation;
+    uint32_t queues, extents;
+    uint64_t memory;               /* bytes */
+    uint64_t depth;                /* tasks that have not ended */
+    uint64_t tasks, failed, bytes; /* ended; of them, not COMPLETED; moved */
+    uint64_t queue_ns, move_ns, notify_ns,
+        notified;                        /* sums over tasks; notified: how many notify_ns is of */
+    uint64_t caller_tasks, caller_bytes; /* copies in its own threads, as it says; once a second */
+    uint64_t latency[MCSHM_MONITOR_BUCKETS]; /* tasks by log2 of the stages' sum in ns */
+} mcshm_monitor_client;
+
+typedef struct mcshm_monitor_view {
+    mcshm_monitor_agent agent;
+    const mcshm_monitor_engine *engines;
+    size_t nengines;
+    const mcshm_monitor_client *clients; /* by session id */
+    size_t nclients;
+} mcshm_monitor_view;
+
+/* socket_path: the agent's socket; NULL: MCSHM_DEFAULT_SOCKET. Errors: AGENT_DOWN (no such file),
+ * PERMISSION, BAD_SHM (not a file of an agent), VERSION_MISMATCH, NO_MEMORY. */
+mcshm_status mcshm_monitor_open(const char *socket_path, mcshm_monitor **out);
+/* *out stays the monitor's, valid until the next read or close. */
+mcshm_status mcshm_monitor_read(mcshm_monitor *m, const mcshm_monitor_view **out);
+/* Is the file still the one that was opened? False once another agent has replaced it, or it was removed. */
+bool mcshm_monitor_current(const mcshm_monitor *m);
+void mcshm_monitor_close(mcshm_monitor *m); /* NULL is fine */
+
 #ifdef __cplusplus
 }
 #endif

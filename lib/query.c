@@ -34,10 +34,30 @@ static mcshm_status read_text(int fd, uint64_t length, char **out)
     return MCSHM_OK;
 }
 
+/* A request whose answer is a text in a memfd. */
+static mcshm_status ask(mcshm *c, uint16_t type, struct mcs_msg *m, char **json)
+{
+    struct mcl_fds fds;
+    mcshm_status status;
+
+    *json = NULL;
+    pthread_mutex_lock(&c->mutex);
+    status = mcl_call(c, type, m, -1, &fds);
+    pthread_mutex_unlock(&c->mutex);
+    if (status != MCSHM_OK)
+        return status;
+    if (fds.n == 1)
+        status = read_text(fds.fd[0], m->b.query_reply.length, json);
+    else
+        status =
+            mcl_fail(MCSHM_PROTOCOL, "the agent's answer came with %u descriptors, not 1", fds.n);
+    mcl_close_fds(&fds);
+    return status;
+}
+
 MCSHM_API mcshm_status mcshm_query(mcshm *c, mcshm_query_what what, char **json)
 {
     struct mcs_msg m = {.b.query.what = (uint32_t)what};
-    struct mcl_fds fds;
     mcshm_status status = mcl_check(c);
 
     if (status != MCSHM_OK)
@@ -48,18 +68,38 @@ MCSHM_API mcshm_status mcshm_query(mcshm *c, mcshm_query_what what, char **json)
     if ((uint32_t)what >= MCS_QUERY_COUNT)
         return mcl_fail(MCSHM_INVALID_ARGUMENT, "mcshm_query: what is %u, not 0 .. %u",
                         (unsigned)what, MCS_QUERY_COUNT - 1);
-    pthread_mutex_lock(&c->mutex);
-    status = mcl_call(c, MCS_MSG_QUERY, &m, -1, &fds);
-    pthread_mutex_unlock(&c->mutex);
+    return ask(c, MCS_MSG_QUERY, &m, json);
+}
+
+MCSHM_API mcshm_status mcshm_trace(mcshm *c, const char *client, uint32_t count, char **json)
+{
+    struct mcs_msg m = {.b.trace.count = count};
+    mcshm_status status = mcl_check(c);
+
     if (status != MCSHM_OK)
         return status;
-    if (fds.n == 1)
-        status = read_text(fds.fd[0], m.b.query_reply.length, json);
-    else
-        status =
-            mcl_fail(MCSHM_PROTOCOL, "the agent's answer came with %u descriptors, not 1", fds.n);
-    mcl_close_fds(&fds);
-    return status;
+    if (client == NULL || client[0] == '\0' || strlen(client) >= sizeof(m.b.trace.client) ||
+        json == NULL)
+        return mcl_fail(MCSHM_INVALID_ARGUMENT,
+                        "mcshm_trace: want a client of 1 to %zu bytes and room for the answer",
+                        sizeof(m.b.trace.client) - 1);
+    if (count == 0 || count > MCS_TRACE_MAX)
+        return mcl_fail(MCSHM_INVALID_ARGUMENT, "mcshm_trace: count is %u, not 1 .. %u", count,
+                        MCS_TRACE_MAX);
+    snprintf(m.b.trace.client, sizeof(m.b.trace.client), "%s", client);
+    return ask(c, MCS_MSG_TRACE, &m, json);
+}
+
+MCSHM_API mcshm_status mcshm_reload(mcshm *c, char **json)
+{
+    struct mcs_msg m = {.b.query.what = 0};
+    mcshm_status status = mcl_check(c);
+
+    if (status != MCSHM_OK)
+        return status;
+    if (json == NULL)
+        return mcl_fail(MCSHM_INVALID_ARGUMENT, "mcshm_reload: json is NULL");
+    return ask(c, MCS_MSG_RELOAD, &m, json);
 }
 
 MCSHM_API mcshm_status mcshm_ping(mcshm *c, const char *address, uint32_t timeout_ms,

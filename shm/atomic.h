@@ -20,6 +20,9 @@
     __atomic_compare_exchange_n((p), (expected), (v), false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
 /* Both sides of a store-then-load handshake (Dekker) stand on this. */
 #define mcs_fence_full() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+/* The two sides of a sequence lock. */
+#define mcs_fence_release() __atomic_thread_fence(__ATOMIC_RELEASE)
+#define mcs_fence_acquire() __atomic_thread_fence(__ATOMIC_ACQUIRE)
 /* A plain counter with one writer: a relaxed load and store, no locked bus cycle. */
 #define mcs_count(p, v) mcs_store_relaxed((p), mcs_load_relaxed(p) + (v))
 

@@ -2,6 +2,7 @@
 #include "message.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -31,16 +32,23 @@ static const struct {
     [MCS_MSG_UNMAP] = {sizeof(struct mcs_msg_unmap), 0},
     [MCS_MSG_QUERY] = {sizeof(struct mcs_msg_query), sizeof(struct mcs_msg_query_reply)},
     [MCS_MSG_PING] = {sizeof(struct mcs_msg_ping), sizeof(struct mcs_msg_ping_reply)},
+    [MCS_MSG_RELOAD] = {0, sizeof(struct mcs_msg_query_reply)},
+    [MCS_MSG_TRACE] = {sizeof(struct mcs_msg_trace), sizeof(struct mcs_msg_query_reply)},
 };
+
+static bool known(uint16_t type)
+{
+    return type != 0 && type < MCS_MSG_COUNT && (type <= MCS_MSG_PING || type >= MCS_MSG_RELOAD);
+}
 
 size_t mcs_msg_request_size(uint16_t type)
 {
-    return type == 0 || type >= MCS_MSG_COUNT ? SIZE_MAX : sizes[type].request;
+    return known(type) ? sizes[type].request : SIZE_MAX;
 }
 
 size_t mcs_msg_reply_size(uint16_t type)
 {
-    return type == 0 || type >= MCS_MSG_COUNT ? SIZE_MAX : sizes[type].reply;
+    return known(type) ? sizes[type].reply : SIZE_MAX;
 }
 
 union fd_space {

@@ -42,8 +42,10 @@ enum mcs_msg_type {
     MCS_MSG_DESCRIBE = 15,
     MCS_MSG_MAP = 16, /* reply + fd of the granted extent */
     MCS_MSG_UNMAP = 17,
-    MCS_MSG_QUERY = 18, /* reply + fd of a memfd with JSON text */
-    MCS_MSG_PING = 19,  /* another host's agent */
+    MCS_MSG_QUERY = 18,  /* reply + fd of a memfd with JSON text */
+    MCS_MSG_PING = 19,   /* another host's agent */
+    MCS_MSG_RELOAD = 26, /* reply + fd of a memfd with JSON text */
+    MCS_MSG_TRACE = 27,  /* the same */
     MCS_MSG_COUNT
 };
 
@@ -209,8 +211,8 @@ struct mcs_msg_query {
     uint32_t what; /* enum mcs_query */
     uint32_t reserved;
 };
-struct mcs_msg_query_reply {
-    uint64_t length; /* bytes of JSON in the memfd */
+struct mcs_msg_query_reply { /* of QUERY, RELOAD, TRACE */
+    uint64_t length;         /* bytes of JSON in the memfd */
 };
 
 struct mcs_msg_ping {
@@ -222,6 +224,13 @@ struct mcs_msg_ping_reply {
     uint64_t rtt_ns;
     uint64_t incarnation;
     char agent_version[32];
+};
+
+#define MCS_TRACE_MAX 4096u
+struct mcs_msg_trace {
+    char client[MCS_NAME_MAX]; /* session's id, pid or name */
+    uint32_t count;            /* tasks wanted, at most MCS_TRACE_MAX */
+    uint32_t reserved;
 };
 
 union mcs_msg_body {
@@ -253,6 +262,7 @@ union mcs_msg_body {
     struct mcs_msg_query_reply query_reply;
     struct mcs_msg_ping ping;
     struct mcs_msg_ping_reply ping_reply;
+    struct mcs_msg_trace trace;
 };
 
 struct mcs_msg {

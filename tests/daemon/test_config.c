@@ -91,6 +91,121 @@ Test(config, bad_values_name_key_value_and_range)
     }
 }
 
+/* A key as the sample file tells of it. */
+struct told_key {
+    char section[64], name[64], unit[64], range[160];
+};
+
+/* Calls f for each key. */
+static unsigned each_key(void (*f)(const struct told_key *k))
+{
+    char *text = NULL, *line, *rest;
+    struct told_key k = {.section = ""};
+    unsigned keys = 0;
+    size_t n = 0;
+    FILE *out = open_memstream(&text, &n);
+
+    mcd_config_sample(out);
+    fclose(out);
+    rest = text;
+    while ((line = strsep(&rest, "\n")) != NULL) {
+        if (sscanf(line, "[%63[^]]]", k.section) == 1)
+            continue;
+        if (line[0] == ';') { /* the last comment before a key is "unit: range" */
+            char *colon = strstr(line, ": ");
+
+            if (colon != NULL && colon - line < (ptrdiff_t)sizeof(k.unit)) {
+                snprintf(k.unit, sizeof(k.unit), "%.*s", (int)(colon - line - 2), line + 2);
+                snprintf(k.range, sizeof(k.range), "%.*s", (int)strcspn(colon + 2, ";"), colon + 2);
+            }
+        } else if (sscanf(line, "%63[^ =] =", k.name) == 1) {
+            keys++;
+            f(&k);
+        }
+    }
+    free(text);
+    return keys;
+}
+
+static void refuse(const struct told_key *k, const char *value)
+{
+    char text[512], error[512] = "", name[160], quoted[400];
+
+    snprintf(text, sizeof(text), "[%s]\n%s = %s\n", k->section, k->name, value);
+    cr_assert_eq(load(text, error), -EINVAL, "taken: [%s] %s = %s", k->section, k->name, value);
+    snprintf(name, sizeof(name), "[%s] %s", k->section, k->name);
+    snprintf(quoted, sizeof(quoted), "'%s'", value);
+    cr_assert_not_null(strstr(error, name), "%s: %s", name, error);
+    cr_assert_not_null(strstr(error, quoted), "%s: %s", name, error);
+    cr_assert_not_null(strstr(error, k->range), "%s: %s lacks %s", name, error, k->range);
+}
+
+static unsigned numbers, texts, words;
+
+static void refuse_nonsense(const struct told_key *k)
+{
+    static const char *const nonsense[] = {"",
+                                           "abc",
+                                           "-1",
+                                           "1e3",
+                                           "12abc",
+                                           "0x10",
+                                           "1.5",
+                                           "+1",
+                                           "18446744073709551616",
+                                           "1K1",
+                                           "1 K",
+                                           "1Q",
+                                           "nan",
+                                           "99999999999999999999999"};
+    char above[320], error[512] = "";
+    unsigned long long max;
+    char suffix = 0;
+    const char *to = strstr(k->range, " to ");
+
+    if (to != NULL && strstr(k->range, "characters") != NULL) {
+        /* any text will do, if it is not too long (nor empty, where something must be said) */
+        texts++;
+        max = strtoull(to + 4, NULL, 10);
+        memset(above, 'x', max + 1);
+        above[max + 1] = '\0';
+        refuse(k, above);
+    } else if (to != NULL) {
+        numbers++;
+        for (size_t i = 0; i < sizeof(nonsense) / sizeof(nonsense[0]); i++)
+            refuse(k, nonsense[i]);
+        if (strcmp(k->unit, "octal mode") == 0) {
+            refuse(k, "01000");
+            refuse(k, "9");
+        } else {
+            sscanf(to + 4, "%llu%c", &max, &suffix);
+            snprintf(above, sizeof(above), suffix > ' ' ? "%llu%c" : "%llu", max + 1, suffix);
+            refuse(k, above);
+        }
+    } else {
+        words++;
+        for (size_t i = 0; i < sizeof(nonsense) / sizeof(nonsense[0]); i++)
+            refuse(k, nonsense[i]);
+    }
+    /* a name that is almost right, and one key twice */
+    snprintf(above, sizeof(above), "[%s]\n%ss = 1\n", k->section, k->name);
+    cr_assert_eq(load(above, error), -EINVAL, "taken: %s", above);
+    cr_assert_not_null(strstr(error, "unknown key"), "%s", error);
+    snprintf(above, sizeof(above), "[%s]\n%s = 1\n[agent]\n[%s]\n  %s=1\n", k->section, k->name,
+             k->section, k->name);
+    cr_assert_eq(load(above, error), -EINVAL, "taken: %s", above);
+    cr_assert_not_null(strstr(error, "is set in line 2 and again in line 5"), "%s", error);
+}
+
+Test(config, each_key_refuses_nonsense_with_name_value_and_range)
+{
+    unsigned keys = each_key(refuse_nonsense);
+
+    cr_assert_gt(keys, 50u);
+    cr_assert_eq(numbers + texts + words, keys);
+    cr_assert(numbers > 20 && texts > 10 && words > 5, "%u %u %u", numbers, texts, words);
+}
+
 Test(config, contradictions_are_refused)
 {
     static const char *const bad[] = {"queue.depth=3",       "session.inbox_size=20000",
@@ -123,21 +238,31 @@ Test(config, set_needs_its_form)
     }
 }
 
+static void told(void *context, const char *key, bool changed)
+{
+    char *text = context;
+
+    snprintf(text + strlen(text), 256 - strlen(text), "%s%s ", changed ? "+" : "-", key);
+}
+
 Test(config, only_live_keys_change_under_way)
 {
     struct mcd_config a, b;
-    char waiting[256], error[512];
+    char error[512], text[256] = "";
 
     mcd_config_init(&a);
     mcd_config_init(&b);
     cr_assert_eq(mcd_config_set(&b, "task.deadline_ms=5", error, sizeof(error)), 0);
     cr_assert_eq(mcd_config_set(&b, "agent.log_level=debug", error, sizeof(error)), 0);
-    cr_assert_eq(mcd_config_set(&b, "pool.size=2G", error, sizeof(error)), 0);
+    cr_assert_eq(mcd_config_set(&b, "pool.page_size=1G", error, sizeof(error)), 0);
     cr_assert_eq(mcd_config_set(&b, "engine.cores=0", error, sizeof(error)), 0);
-    cr_assert_eq(mcd_config_adopt(&a, &b, waiting, sizeof(waiting)), 2u);
+    cr_assert_eq(mcd_config_adopt(&a, &b, told, text), 2u);
     cr_assert_eq(a.deadline_ms, 5u);
-    cr_assert_eq(a.pool_size, UINT64_C(1) << 30);
-    cr_assert_str_eq(waiting, "pool.size, engine.cores");
+    cr_assert_eq(a.page_size, UINT64_C(2) << 20);
+    cr_assert_str_eq(text, "+agent.log_level -pool.page_size -engine.cores +task.deadline_ms ");
+    text[0] = '\0';
+    cr_assert_eq(mcd_config_adopt(&a, &a, told, text), 0u);
+    cr_assert_str_eq(text, "");
 }
 
 Test(config, agent_and_library_have_one_version)

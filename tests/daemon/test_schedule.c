@@ -343,7 +343,7 @@ Test(schedule, lanes_share_by_bytes, .timeout = 60)
         small[i] = far_desc(&x, MCS_OP_WRITE, i, 0, 0, 16384);
         cr_assert(mcs_ring_push(other.client.ring, &small[i], 1));
     }
-    while (x.f.queue.bytes_moved + other.queue.bytes_moved < 400ull * MiB) {
+    while (x.f.queue.stats->sums.bytes + other.queue.stats->sums.bytes < 400ull * MiB) {
         mcd_engine_turn(x.f.engine);
         for (uint32_t i = 0; i < 8; i++)
             if (far_ended(&x, &large[i])) {
@@ -359,10 +359,10 @@ Test(schedule, lanes_share_by_bytes, .timeout = 60)
             cr_assert(mcs_ring_push(other.client.ring, &small[i], 1));
         }
     }
-    cr_assert_gt(other.queue.bytes_moved * 10, x.f.queue.bytes_moved * 7, "%llu and %llu",
-                 (unsigned long long)other.queue.bytes_moved,
-                 (unsigned long long)x.f.queue.bytes_moved);
-    cr_assert_gt(x.f.queue.bytes_moved * 10, other.queue.bytes_moved * 7);
+    cr_assert_gt(other.queue.stats->sums.bytes * 10, x.f.queue.stats->sums.bytes * 7,
+                 "%llu and %llu", (unsigned long long)other.queue.stats->sums.bytes,
+                 (unsigned long long)x.f.queue.stats->sums.bytes);
+    cr_assert_gt(x.f.queue.stats->sums.bytes * 10, other.queue.stats->sums.bytes * 7);
     far_queue_fini(&x, &other);
     far_fini(&x);
 }
@@ -395,7 +395,7 @@ Test(schedule, who_cannot_go_saves_nothing_up, .timeout = 60)
         small[i] = far_desc(&x, MCS_OP_WRITE, i, 0, 0, 16384);
         cr_assert(mcs_ring_push(other.client.ring, &small[i], 1));
     }
-    while (x.f.queue.bytes_moved < 10 * MiB) {
+    while (x.f.queue.stats->sums.bytes < 10 * MiB) {
         mcd_engine_turn(x.f.engine);
         for (uint32_t i = 0; i < SMALL; i++) {
             uint64_t word = mcs_slot_peek(&other.client, i);
@@ -405,16 +405,16 @@ Test(schedule, who_cannot_go_saves_nothing_up, .timeout = 60)
             small[i] = far_desc(&x, MCS_OP_WRITE, i, 0, 0, 16384);
             cr_assert(mcs_ring_push(other.client.ring, &small[i], 1));
         }
-        if (x.f.queue.bytes_moved == 0)
-            before = other.queue.bytes_moved;
-        if (!freed && other.queue.bytes_moved > 100 * MiB) {
+        if (x.f.queue.stats->sums.bytes == 0)
+            before = other.queue.stats->sums.bytes;
+        if (!freed && other.queue.stats->sums.bytes > 100 * MiB) {
             freed = true;
-            cr_assert_eq(x.f.queue.bytes_moved, 0u);
+            cr_assert_eq(x.f.queue.stats->sums.bytes, 0u);
             mcs_store_release(&x.remote.fresh, x.remote.wanted); /* partner: mcd_remote_timer() */
         }
     }
-    cr_assert_gt(other.queue.bytes_moved - before, 5 * MiB, "%llu",
-                 (unsigned long long)(other.queue.bytes_moved - before));
+    cr_assert_gt(other.queue.stats->sums.bytes - before, 5 * MiB, "%llu",
+                 (unsigned long long)(other.queue.stats->sums.bytes - before));
     far_queue_fini(&x, &other);
     far_fini(&x);
 }

@@ -374,6 +374,14 @@ def peek(p, size):
     return C.string_at(p, size)
 
 
+def public_folder():
+    """A folder that every user may enter: the test's own lies where only root can go."""
+    folder = tempfile.mkdtemp(dir="/tmp", prefix="mcshm-test-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.chmod(folder, 0o755)
+    return folder
+
+
 def die_with_the_test():
     C.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: a failed test leaves no agent
 

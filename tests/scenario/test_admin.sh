@@ -34,9 +34,9 @@ printf '[agent]\nsocket = %s\n[admin]\nmode = off\n[task]\ndeadline_ms = 1000\n'
 "$B/bin/mcshmd" --config "$DIR/third.ini" 2>"$DIR/third.log" &
 pid=$!
 await grep -q 'ready:' "$DIR/third.log"
-printf '[agent]\nsocket = %s\n[admin]\nmode = off\n[task]\ndeadline_ms = 2000\n[pool]\nsize = 2G\n' "$DIR/third.sock" >"$DIR/third.ini"
+printf '[agent]\nsocket = %s\n[admin]\nmode = off\n[task]\ndeadline_ms = 2000\n[pool]\nextent_size = 4M\n' "$DIR/third.sock" >"$DIR/third.ini"
 kill -HUP $pid
-await grep -q 'SIGHUP: 1 keys changed; these wait for the next start: pool.size' "$DIR/third.log"
+await grep -q 'SIGHUP: 1 key changed: task.deadline_ms; 1 waits for the next start: pool.extent_size' "$DIR/third.log"
 echo '[task' >"$DIR/third.ini"
 kill -HUP $pid
 await grep -q 'keeping the configuration in force' "$DIR/third.log"

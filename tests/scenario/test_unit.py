@@ -110,7 +110,7 @@ with urllib.request.urlopen(f"http://{a.status()['admin']['listen']}/metrics", t
 with open(a.dir + "/c.ini", "w") as f:
     f.write("[task]\ndeadline_ms = 25000\n")
 a.process.send_signal(signal.SIGHUP)
-await_(lambda: "1 keys changed" in a.text(), "SIGHUP to be heard")
+await_(lambda: "1 key changed" in a.text(), "SIGHUP to be heard")
 c.close()
 owner.close()
 a.finish()

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "stats.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent.h"
+#include "fault.h"
+#include "log.h"
+#include "version.h"
+
+/* ---- the file -------------------------------------------------------------------- */
+
+static uint64_t lay_out(struct mcs_stats_header *h, const struct mcd_agent *a)
+{
+    uint64_t rows = a->config.sessions < 64 ? 64 : a->config.sessions;
+
+    *h = (struct mcs_stats_header){
+        .version = MCS_STATS_VERSION,
+        .header_size = sizeof(*h),
+        .agent_incarnation = a->incarnation,
+        .pid = (uint32_t)getpid(),
+        .started_ns = a->started_ns,
+        .started_s = (uint64_t)time(NULL),
+        .tick_hz = a->tick_hz,
+        .engine_rows = a->nengines,
+        .session_rows = (uint32_t)(rows < MCS_STATS_SESSIONS_MAX ? rows : MCS_STATS_SESSIONS_MAX),
+        .engine_size = sizeof(struct mcs_stats_engine),
+        .session_size = sizeof(struct mcs_stats_session),
+        .queue_size = sizeof(struct mcs_stats_queue),
+        .engines_offset = sizeof(*h),
+    };
+    h->queue_rows = h->session_rows * 2;
+    h->sessions_offset = h->engines_offset + (uint64_t)h->engine_rows * h->engine_size;
+    h->queues_offset = h->sessions_offset + (uint64_t)h->session_rows * h->session_size;
+    h->total_size = h->queues_offset + (uint64_t)h->queue_rows * h->queue_size;
+    h->total_size = (h->total_size + 4095) & ~UINT64_C(4095);
+    snprintf(h->agent_version, sizeof(h->agent_version), "%s", MCD_VERSION);
+    return h->total_size;
+}
+
+/* Makes the new file beside the old one; the old one's readers keep what they have. */
+static int make_file(struct mcd_agent *a, uint64_t size, void **out, bool *tmpfs)
+{
+    char fresh[sizeof(a->stats.path) + 8];
+    struct statfs fs;
+    void *mem = MAP_FAILED;
+    int fd, res;
+
+    snprintf(fresh, sizeof(fresh), "%s.new", a->stats.path);
+    unlink(fresh);
+    fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return -errno;
+    /* all of it now: a full file system is an error here, not a fault in an engine later */
+    res = -posix_fallocate(fd, 0, (off_t)size);
+    if (res == 0 && fchmod(fd, (mode_t)a->config.socket_mode & 0444) != 0)
+        res = -errno;
+    if (res == 0) {
+        mem = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (mem == MAP_FAILED)
+            res = -errno;
+    }
+    *tmpfs = fstatfs(fd, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
+    if (res == 0 && rename(fresh, a->stats.path) != 0)
+        res = -errno;
+    close(fd);
+    if (res != 0) {
+        unlink(fresh);
+        if (mem != MAP_FAILED)
+            munmap(mem, size);
+        return res;
+    }
+    *out = mem;
+    return 0;
+}
+
+void mcd_stats_create(struct mcd_agent *a)
+{
+    struct mcd_stats *s = &a->stats;
+    struct mcs_stats_header h;
+    uint64_t size = lay_out(&h, a);
+    void *mem = NULL;
+    bool tmpfs = true;
+    int res;
+
+    s->guard = -1;
+    snprintf(s->path, sizeof(s->path), "%s" MCS_STATS_SUFFIX, a->config.socket);
+    res = make_file(a, size, &mem, &tmpfs);
+    if (res != 0) {
+        mcd_warning("cannot make %s: %s; going on without counters for `mcshm top`", s->path,
+                    strerror(-res));
+        unlink(s->path); /* an earlier agent's would be taken for this one's */
+    } else {
+        s->file = true;
+        s->guard = mcd_fault_add(mem, size); /* who may write the folder could cut it short */
+    }
+    /* On a disk the kernel cleans pages under the engines, and their next store waits for the file
+     * system: then the rows are private, and the control thread copies. */
+    if (res == 0 && tmpfs) {
+        s->header = mem;
+        s->mapped = true;
+    } else {
+        s->copy = mem;
+        s->header = aligned_alloc(4096, size);
+        if (s->header == NULL)
+            return;
+        memset(s->header, 0, size);
+        h.flags |= MCS_STATS_COPIED;
+    }
+    s->size = size;
+    *s->header = h;
+    s->engines = (void *)((char *)s->header + h.engines_offset);
+    s->sessions = (void *)((char *)s->header + h.sessions_offset);
+    s->queues = (void *)((char *)s->header + h.queues_offset);
+    for (unsigned i = 0; i < a->nengines; i++) {
+        s->engines[i].beat = mcs_ticks();
+        mcd_engine_show(a->engines[i], &s->engines[i]);
+    }
+    mcd_stats_beat(a);
+    mcs_store_release(&s->header->magic, MCS_STATS_MAGIC); /* partner: mcshm_monitor_open() */
+    mcd_stats_refresh(a);
+}
+
+void mcd_stats_remove(struct mcd_agent *a)
+{
+    if (a->stats.file)
+        unlink(a->stats.path);
+    a->stats.file = false;
+}
+
+/* The magic comes last when it is new: nobody reads half a file. */
+static void copy_out(struct mcd_stats *s)
+{
+    const uint64_t *from = (const uint64_t *)s->header;
+    uint64_t *to = s->copy;
+
+    for (uint64_t i = 1; i < s->size / sizeof(*from); i++) {
+        uint64_t v = mcs_load_relaxed(&from[i]); /* partners: the writers' stores */
+
+        if (mcs_load_relaxed(&to[i]) != v)
+            mcs_store_relaxed(&to[i], v);
+    }
+    mcs_store_release(&to[0], from[0]); /* partner: mcshm_monitor_open() */
+}
+
+/* ---- the control thread's words -------------------------------------------------- */
+
+void mcd_stats_beat(struct mcd_agent *a)
+{
+    struct mcs_stats_header *h = a->stats.header;
+
+    if (h == NULL)
+        return;
+    mcs_store_relaxed(&h->beat_ns, mcd_now_ns());
+    mcs_store_relaxed(&h->beat_ticks, mcs_ticks());
+    mcs_count(&h->beats, 1);
+}
+
+static uint32_t fresh_generation(struct mcd_stats *s)
+{
+    s->generation += 2;
+    if (s->generation == 0)
+        s->generation = 2;
+    return s->generation;
+}
+
+static void give_session(struct mcd_session *s)
+{
+    struct mcd_stats *stats = &s->agent->stats;
+
+    for (uint32_t i = 0; i < stats->header->session_rows; i++) {
+        uint32_t at = (stats->next_session + i) % stats->header->session_rows;
+        struct mcs_stats_session *row = &stats->sessions[at];
+
+        if (row->generation != 0)
+            continue;
+        mcs_stats_fill_begin(&row->generation);
+        memset((char *)row + sizeof(row->generation), 0, sizeof(*row) - sizeof(row->generation));
+        row->id = s->id;
+        row->incarnation = s->incarnation;
+        row->tenant = s->tenant;
+        row->pid = (uint32_t)s->pid;
+        row->uid = s->uid;
+        row->since_ns = mcd_now_ns();
+        snprintf(row->name, sizeof(row->name), "%s", s->name);
+        mcs_stats_fill_end(&row->generation, fresh_generation(stats));
+        s->stats = row;
+        stats->next_session = at + 1;
+        return;
+    }
+}
+
+static void refresh_session(struct mcd_session *s)
+{
+    struct mcs_stats_session *row = s->stats;
+    uint64_t tasks = s->caller_tasks, bytes = s->caller_bytes;
+
+    for (const struct mcd_queue *q = s->queues; q != NULL; q = q->next) {
+        tasks += mcs_load_relaxed(&q->shm.doorbell->caller_tasks);
+        bytes += mcs_load_relaxed(&q->shm.doorbell->caller_bytes);
+    }
+    mcs_store_relaxed(&row->queues, s->nqueues);
+    mcs_store_relaxed(&row->extents, s->nextents);
+    mcs_store_relaxed(&row->memory, s->memory);
+    mcs_store_relaxed(&row->caller_tasks, tasks);
+    mcs_store_relaxed(&row->caller_bytes, bytes);
+}
+
+void mcd_stats_refresh(struct mcd_agent *a)
+{
+    struct mcd_stats *stats = &a->stats;
+    struct mcs_stats_header *h = stats->header;
+    uint32_t without = 0, queues = 0;
+
+    if (h == NULL)
+        return;
+    for (struct mcd_session *s = a->sessions; s != NULL; s = s->next) {
+        if (s->stats == NULL && s->greeted && !s->ending)
+            give_session(s);
+        if (s->stats != NULL)
+            refresh_session(s);
+        else
+            without++;
+        for (const struct mcd_queue *q = s->queues; q != NULL; q = q->next)
+            queues += q->stats == &q->own_stats;
+    }
+    mcs_store_relaxed(&h->sessions, a->nsessions);
+    mcs_store_relaxed(&h->sessions_left_out, without);
+    mcs_store_relaxed(&h->queues_left_out, queues);
+    mcs_store_relaxed(&h->extents, (uint32_t)a->pool.count);
+    mcs_store_relaxed(&h->pool_size, a->config.pool_size);
+    mcs_store_relaxed(&h->pool_used, a->pool.used);
+    mcs_store_relaxed(&h->pool_page_size, a->pool.page_size);
+    if (stats->copy != NULL)
+        copy_out(stats);
+}
+
+void mcd_stats_forget(struct mcd_session *s)
+{
+    if (s->stats != NULL)
+        mcs_store_release(&s->stats->generation, 0u); /* partner: mcs_stats_copy() */
+    s->stats = NULL;
+}
+
+/* ---- queues ---------------------------------------------------------------------- */
+
+void mcd_stats_queue(struct mcd_session *s, struct mcd_queue *q)
+{
+    struct mcd_stats *stats = &s->agent->stats;
+
+    if (stats->header == NULL)
+        return;
+    if (s->stats == NULL)
+        give_session(s);
+    for (uint32_t i = 0; s->stats != NULL && i < stats->header->queue_rows; i++) {
+        uint32_t at = (stats->next_queue + i) % stats->header->queue_rows;
+        struct mcs_stats_queue *row = &stats->queues[at];
+
+        if (row->generation != 0)
+            continue;
+        mcs_stats_fill_begin(&row->generation);
+        memset((char *)row + sizeof(row->generation), 0, sizeof(*row) - sizeof(row->generation));
+        row->session = s->id;
+        row->queue = q->id;
+        row->engine = q->engine->o.id;
+        mcs_stats_fill_end(&row->generation, fresh_generation(stats));
+        q->stats = row;
+        stats->next_queue = at + 1;
+        return;
+    }
+}
+
+void mcd_stats_queue_gone(struct mcd_session *s, struct mcd_queue *q)
+{
+    if (q->shm.doorbell != NULL) {
+        s->caller_tasks += mcs_load_relaxed(&q->shm.doorbell->caller_tasks);
+        s->caller_bytes += mcs_load_relaxed(&q->shm.doorbell->caller_bytes);
+    }
+    if (q->stats == NULL || q->stats == &q->own_stats)
+        return;
+    if (s->stats != NULL) {
+        const uint64_t *from = (const uint64_t *)&q->stats->sums;
+        uint64_t *to = (uint64_t *)&s->stats->closed;
+
+        for (size_t i = 0; i < sizeof(q->stats->sums) / sizeof(*from); i++)
+            mcs_count(&to[i], mcs_load_relaxed(&from[i]));
+    }
+    mcs_store_release(&q->stats->generation, 0u); /* partner: mcs_stats_copy() */
+    q->stats = &q->own_stats;
+}
