@@ -7,6 +7,8 @@
 #   make bench           ring, copy and kv, one after the other
 #   make lint            formatting, static analysis, house rules; silent when all is well
 #   make man             manual pages, into build/man
+#   make deb             Debian packages, into build/deb
+#   make deb-check       builds them, and installs, uses and removes them in a fresh Debian 12; needs root
 #   make install         PREFIX (/usr/local), LIBDIR (PREFIX/lib) and DESTDIR
 #   SAN=address|thread   the same with sanitizers and failpoints, into build/address, build/thread
 #   FAIL=1               the same with failpoints (shm/failpoint.h), into build/fail
@@ -50,7 +52,7 @@ programs := $B/bin/mcshmd $B/bin/mcshm $B/bin/mcshm-bench
 libraries := $B/lib/libmcshm.so.0 $B/lib/libmcshm.so $B/lib/libmcshm.a
 units := $(patsubst tests/%.c,$B/tests/%,$(unit_src))
 
-.PHONY: all test unit scenario failing plain-library soak bench demo lint man install uninstall clean
+.PHONY: all test unit scenario failing plain-library soak bench demo lint man install uninstall deb deb-check clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -168,7 +170,8 @@ install: all man
 	install -m 644 etc/tmpfiles.d/mcshm.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d
 	install -m 644 etc/mcshmd.ini $(DESTDIR)$(data)/mcshmd.ini.sample
 	install -m 644 etc/grafana/mcshm.json $(DESTDIR)$(data)/grafana
-	install -m 755 scripts/hugepages/* $(DESTDIR)$(data)/hugepages
+	install -m 755 $(filter-out %/common.sh,$(wildcard scripts/hugepages/*)) $(DESTDIR)$(data)/hugepages
+	install -m 644 scripts/hugepages/common.sh $(DESTDIR)$(data)/hugepages
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,sbin/mcshmd bin/mcshm bin/mcshm-bench include/mcshm.h \
 	    share/man/man1/mcshm.1 share/man/man1/mcshm-bench.1 share/man/man3/mcshm.3 share/man/man3/mcshm_*.3 \
@@ -176,6 +179,13 @@ uninstall:
 	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libmcshm.so libmcshm.so.0 libmcshm.a pkgconfig/mcshm.pc)
 	rm -f $(addprefix $(DESTDIR)$(services)/,mcshmd.service mcshm-hugepages.service)
 	rm -rf $(DESTDIR)$(data)
+
+# Packages are built from a copy of the tree as it stands, so that nothing here changes.
+deb:
+	@scripts/deps.sh build deb
+	@scripts/deb.sh build/deb
+deb-check: deb
+	@scripts/deb-check.sh build/deb
 
 clean:
 	rm -rf build

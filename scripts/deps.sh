@@ -4,19 +4,19 @@
 # Installs by apt what mcshm needs on Debian 12. Touches apt only when something is missing.
 #
 #   scripts/deps.sh                        what building, testing and linting need
-#   scripts/deps.sh build|test|lint|bench  only these groups; several may be named
+#   scripts/deps.sh build|test|lint|bench|deb  only these groups; several may be named
 #   scripts/deps.sh --bench                the default and bench (UCX and iperf3, to compare with)
 set -euo pipefail
 
 usage() {
-    echo "usage: scripts/deps.sh [--bench] [build|test|lint|bench]..." >&2
+    echo "usage: scripts/deps.sh [--bench] [build|test|lint|bench|deb]..." >&2
     exit 2
 }
 
 groups=()
 for arg in "$@"; do
     case $arg in
-    build | test | lint | bench) groups+=("$arg") ;;
+    build | test | lint | bench | deb) groups+=("$arg") ;;
     --bench) groups+=(build test lint bench) ;;
     *) usage ;;
     esac
@@ -33,6 +33,7 @@ for group in "${groups[@]}"; do
     test) wanted+=(libcriterion-dev python3 curl strace faketime etcd-server etcd-client iproute2 iptables python3-venv
         systemd man-db groff-base) ;;
     lint) wanted+=(git clang-format cppcheck shellcheck) ;;
+    deb) wanted+=(dpkg-dev debhelper fakeroot lintian debootstrap) ;;
     bench) wanted+=(ucx-utils iperf3 python3-venv) ;;
     esac
 done

@@ -102,3 +102,10 @@ grep -oE '\bmcshm_[a-z_]+\(' "$stage$prefix/include/mcshm.h" | tr -d '(' | sort 
 
 make -s B="$build" DESTDIR="$stage" PREFIX=$prefix uninstall >"$DIR/stdout"
 equal "$(find "$stage" -type f -o -type l | wc -l)" 0 "files left after uninstall"
+
+# The packages are about this version, and need what building needs.
+equal "$(sed -n '1s/^mcshm (\(.*\)) .*/\1/p' debian/changelog)" "$("$B/bin/mcshm-bench" --version | sed 's/.* //')" \
+    "debian/changelog"
+sed -n '/^    build)/,/;;/p' scripts/deps.sh | grep -oE '[a-z0-9-]+-dev' | grep -v libc6-dev | while read -r package; do
+    grep -qE "^ +$package,?$" debian/control || fail "debian/control builds without $package"
+done
