@@ -56,7 +56,8 @@ struct mcd_agent {
     uint32_t next_session;
 
     /* counters of the control thread */
-    uint64_t accepted, refused, ended, protocol_errors, version_errors, fault_ends, requests;
+    uint64_t accepted, refused, ended, protocol_errors, version_errors, unmapped_refused,
+        fault_ends, requests;
     uint64_t refusals[MCS_STATUS_COUNT]; /* control requests refused, by status */
     uint64_t revoke_timeouts;
     /* of queues that are gone */

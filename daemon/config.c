@@ -36,6 +36,10 @@ static const struct key keys[] = {
      "Unix socket that clients connect to; its folder is made if it is missing", false},
     {"agent", "socket_mode", OCTAL, K(socket_mode), "0660", 0, 0777, NULL, "octal mode",
      "who may connect: the socket's mode, with the agent's user and group", false},
+    {"agent", "unmapped_users", CHOICE, K(unmapped_users), "refuse", 0, 0, "refuse|share", "word",
+     "clients whose users the agent's own user namespace does not map, so that they all look the "
+     "same to it: refuse them, or make one tenant of them",
+     true},
     {"agent", "log_level", CHOICE, K(log_level), "info", 0, 0, "error|warning|info|debug", "word",
      "least severe lines that are written to stderr", true},
     {"pool", "size", SIZE, K(pool_size), "1G", MiB(2), TiB(64), NULL, "bytes",

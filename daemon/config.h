@@ -13,17 +13,18 @@
 
 enum mcd_pages { MCD_PAGES_PREFER, MCD_PAGES_REQUIRE, MCD_PAGES_OFF };
 enum mcd_idle { MCD_IDLE_SLEEP, MCD_IDLE_BUSY };
+enum mcd_unmapped { MCD_UNMAPPED_REFUSE, MCD_UNMAPPED_SHARE };
 enum mcd_admin_mode { MCD_ADMIN_BEST_EFFORT, MCD_ADMIN_REQUIRED, MCD_ADMIN_OFF };
 
 #define MCD_TEXT_MAX 256
 
 struct mcd_config {
     char socket[MCD_TEXT_MAX];
-    uint64_t socket_mode;
-    uint64_t log_level; /* enum mcd_log_level */
-    uint64_t pool_size; /* bytes */
-    uint64_t pages;     /* enum mcd_pages */
-    uint64_t page_size; /* bytes */
+    uint64_t socket_mode, unmapped_users; /* octal; enum mcd_unmapped */
+    uint64_t log_level;                   /* enum mcd_log_level */
+    uint64_t pool_size;                   /* bytes */
+    uint64_t pages;                       /* enum mcd_pages */
+    uint64_t page_size;                   /* bytes */
     uint64_t extent_size;
     uint64_t address_base;
     char cores[MCD_TEXT_MAX];

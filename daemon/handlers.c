@@ -20,6 +20,7 @@
 #include "log.h"
 #include "quiet.h"
 #include "shm/region.h"
+#include "userns.h"
 #include "version.h"
 #include "shm/failpoint.h"
 
@@ -121,6 +122,16 @@ static void mcd_on_hello(struct mcd_session *s, struct mcs_msg *m)
                            "install libmcshm and mcshmd of one version",
                            m->b.hello.abi_version, MCS_ABI_VERSION);
         mcd_session_end(s, "built for another ABI version");
+        return;
+    }
+    if (mcd_userns_unmapped(s->uid) && a->config.unmapped_users == MCD_UNMAPPED_REFUSE) {
+        a->unmapped_refused++;
+        mcd_session_refuse(s, MCS_PERMISSION,
+                           "the client's user is not mapped into the agent's user namespace, where "
+                           "it looks like any other such user (%u): run the agent on the host, map "
+                           "the users, or set [agent] unmapped_users = share",
+                           s->uid);
+        mcd_session_end(s, NULL);
         return;
     }
     if (a->nsessions > a->config.sessions) {
