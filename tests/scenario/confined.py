@@ -93,6 +93,19 @@ def filter_program(unit):
     return b"".join(struct.pack("<HBBI", *c) for c in code), len(code)
 
 
+def carry_suppressions():
+    """TSan's file would be hidden: reads it, and returns what writes it to /run once that is a new one."""
+    found = re.search(r"suppressions=([^:]+)", os.environ.get("TSAN_OPTIONS", ""))
+    text = open(found[1]).read() if found else None
+
+    def put():
+        if found:
+            with open("/run/tsan.supp", "w") as f:
+                f.write(text)
+            os.environ["TSAN_OPTIONS"] = os.environ["TSAN_OPTIONS"].replace(found[1], "/run/tsan.supp")
+    return put
+
+
 def read_only(folder, program):
     """ProtectSystem=strict, PrivateTmp and RuntimeDirectory: the tree is read-only but for an empty /tmp and for
     folder, which is at /run/mcshm. Returns where the program is, which its user could perhaps not reach."""
@@ -100,9 +113,11 @@ def read_only(folder, program):
     AT_FDCWD, AT_RECURSIVE, RDONLY, mount_setattr = -100, 0x8000, 1, 442
     must(libc.unshare(CLONE_NEWNS), "unshare")
     must(libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None), "private mounts")
+    put_suppressions = carry_suppressions()
     sources = [os.open(path, os.O_PATH) for path in (folder, program)]
     for path, mode in ((b"/tmp", b"mode=1777"), (b"/run", b"mode=755")):
         must(libc.mount(b"tmpfs", path, b"tmpfs", 0, mode), path)
+    put_suppressions()
     os.mkdir("/run/mcshm")
     os.close(os.open("/run/program", os.O_CREAT | os.O_WRONLY))
     targets = (b"/run/mcshm", b"/run/program")
@@ -130,9 +145,9 @@ def main(path, folder, *program):
             resource.setrlimit(limit, (value, value))
         except (ValueError, PermissionError):  # a container may not raise it; the program has to live with less
             pass
-    os.umask(int(unit["UMask"][-1], 8))
     os.chown(folder, UID, GID)
     there = read_only(folder, program[0])
+    os.umask(int(unit["UMask"][-1], 8))
     for cap in range(64):
         libc.prctl(24, cap, 0, 0, 0)  # PR_CAPBSET_DROP; fails past the last one
     os.setgroups([])
