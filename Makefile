@@ -112,10 +112,14 @@ $B/bin/mixclient: $(call obj,tests/scenario/mixclient.c) $B/lib/libmcshm.a
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^
 
-unit: all $(units) $B/bin/metactl $(if $(SAN),$B/bin/mixclient,$(if $(filter build,$B),failing))
+unit: all $(units) $B/bin/metactl $(if $(SAN),$B/bin/mixclient,$(if $(filter build,$B),failing build/tests/shim.so))
 failing:
 	@$(MAKE) --no-print-directory FAIL=1 B=build/fail SAN= $(addprefix build/fail/,bin/mcshmd bin/mcshm \
 	    bin/mixclient lib/libmcshm.so.0)
+# Preloaded, makes system calls fail.
+build/tests/shim.so: tests/shim/shim.c
+	@mkdir -p $(@D)
+	$(CC) -std=gnu11 -D_GNU_SOURCE -I. $(OPT) -g -fPIC -shared $(WARN) -o $@ $<
 scenario: unit $(if $(filter thread,$(SAN)),plain-library)
 	@B=$B SAN=$(SAN) tests/run
 # TSan cannot be loaded into a running Python: scenarios in Python drive its agent with this one.

@@ -192,10 +192,12 @@ int mcd_control_init(struct mcd_agent *a, char *error, size_t error_size)
     int res;
 
     a->epoll_fd = a->listen_fd = a->lock_fd = a->signal_fd = -1;
-    snprintf(error, error_size, "cannot set up the control thread");
+    error[0] = '\0';
     a->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (a->epoll_fd < 0)
-        return -errno;
+    if (a->epoll_fd < 0) {
+        res = -errno;
+        goto error;
+    }
     res = MCS_FAIL(start_control);
     if (res == 0)
         res = make_folder(a->config.socket, error, error_size);
@@ -214,7 +216,7 @@ int mcd_control_init(struct mcd_agent *a, char *error, size_t error_size)
     if (res == 0)
         res = mcd_worker_create(a->event_fd, &a->worker);
     if (res != 0)
-        return res;
+        goto error;
     mcd_stats_create(a);
     a->pool.reap = reap;
     a->pool.reap_context = a;
@@ -224,11 +226,19 @@ int mcd_control_init(struct mcd_agent *a, char *error, size_t error_size)
             return res;
         if (res != 0)
             mcd_warning("%s; going on without /metrics ([admin] mode = best-effort)", error);
+        error[0] = '\0';
     }
     res = MCS_FAIL(start_cluster);
     if (res == 0)
         res = mcd_cluster_create(a, error, error_size);
-    return res != 0 ? res : open_socket(a, error, error_size);
+    if (res == 0)
+        return open_socket(a, error, error_size);
+
+error:
+    if (error[0] == '\0') /* nobody has said it better */
+        snprintf(error, error_size, "cannot set up the control thread: %s%s", strerror(-res),
+                 res == -EMFILE ? ": raise the limit (ulimit -n, LimitNOFILE=)" : "");
+    return res;
 }
 
 /* ---- the loop -------------------------------------------------------------------- */

@@ -7,6 +7,7 @@
 #include <rte_launch.h>
 #include <rte_lcore.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,6 +77,25 @@ static bool hugepages_to_spare(const struct mcd_config *c)
     return (uint64_t)n << 21 >= c->pool_size + (UINT64_C(128) << 20);
 }
 
+/* DPDK's own threads abort the process when they cannot start. */
+static void on_abort(int sig)
+{
+    static const char text[] = "mcshmd: error: DPDK gave up while it started, its own lines above "
+                               "say why: mostly memory or "
+                               "file descriptors have run out, raise the limits of the service\n";
+
+    (void)sig;
+    if (write(STDERR_FILENO, text, sizeof(text) - 1) < 0) {
+        /* nobody reads it */
+    }
+    _exit(1);
+}
+
+void mcd_eal_started(void)
+{
+    signal(SIGABRT, SIG_DFL);
+}
+
 int mcd_eal_init(const struct mcd_config *c, const int *cores, unsigned n, char *error,
                  size_t error_size)
 {
@@ -111,6 +131,7 @@ int mcd_eal_init(const struct mcd_config *c, const int *cores, unsigned n, char 
         argv[argc++] = (char *)HEAP_MB;
     }
     argv[argc] = NULL;
+    signal(SIGABRT, on_abort);
     if (rte_eal_init(argc, argv) < 0) {
         snprintf(error, error_size,
                  "DPDK's environment does not start: %s; its own lines above "

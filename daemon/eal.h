@@ -12,6 +12,8 @@ int mcd_cores_parse(const char *text, int *cores, unsigned *n, char *error, size
 /* Starts the EAL for these engine cores. */
 int mcd_eal_init(const struct mcd_config *c, const int *cores, unsigned n, char *error,
                  size_t error_size);
+/* The start is over: whoever aborts from now on leaves a core file. */
+void mcd_eal_started(void);
 /* Launches an engine on its lcore. */
 int mcd_eal_launch(struct mcd_engine *g, unsigned index);
 /* Waits for all engines to return. */

@@ -144,8 +144,8 @@ static void ring_event(int fd)
 {
     uint64_t one = 1;
 
-    if (write(fd, &one, sizeof(one)) < 0) {
-        /* full of unread wake-ups: one is enough */
+    while (write(fd, &one, sizeof(one)) < 0 && errno == EINTR) {
+        /* again; when it is full of unread wake-ups, one of them is enough */
     }
 }
 

@@ -465,12 +465,25 @@ void mcd_reply_taken(struct mcd_session *s, size_t body_size, struct mcs_msg *m)
 
 /* ---- queries --------------------------------------------------------------------- */
 
+/* All of it, in as many calls as that takes. */
+static bool write_all(int fd, const char *text, size_t n)
+{
+    for (size_t at = 0; at < n;) {
+        ssize_t written = write(fd, text + at, n - at);
+
+        if (written <= 0 && errno != EINTR)
+            return false;
+        at += written > 0 ? (size_t)written : 0;
+    }
+    return true;
+}
+
 void mcd_reply_text(struct mcd_session *s, struct mcs_msg *m, char *text)
 {
     int fd = text == NULL ? -1 : memfd_create("mcshm-query", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     size_t n = text == NULL ? 0 : strlen(text);
 
-    if (fd < 0 || MCS_FAIL(query_made) != 0 || write(fd, text, n) != (ssize_t)n ||
+    if (fd < 0 || MCS_FAIL(query_made) != 0 || !write_all(fd, text, n) ||
         fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE | F_SEAL_SEAL) != 0) {
         mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for the answer");
     } else {

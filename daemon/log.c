@@ -40,8 +40,8 @@ static void write_line(int level, const char *format, va_list ap, unsigned long 
         n = (int)sizeof(line) - 1;
     line[n++] = '\n';
     /* a pipe that nobody empties must not stop the agent either: the line is lost then */
-    if (poll(&err, 1, 0) == 1 && write(STDERR_FILENO, line, (size_t)n) < 0) {
-        /* a full disk or a closed terminal must not stop the agent */
+    while (poll(&err, 1, 0) == 1 && write(STDERR_FILENO, line, (size_t)n) < 0 && errno == EINTR) {
+        /* again; any other failure, a full disk or a closed terminal, must not stop the agent */
     }
     errno = saved;
 }

@@ -232,7 +232,12 @@ static void tell_ready(const struct mcd_agent *a, int ready_fd)
              a->config.idle == MCD_IDLE_BUSY ? "busy" : "sleeping when idle",
              (unsigned long long)(a->config.pool_size >> 20));
     if (ready_fd >= 0) {
-        if (write(ready_fd, "R", 1) != 1)
+        ssize_t n;
+
+        do
+            n = write(ready_fd, "R", 1);
+        while (n < 0 && errno == EINTR);
+        if (n != 1)
             mcd_warning("nobody reads --ready-fd");
         close(ready_fd);
     }
@@ -267,6 +272,9 @@ static int serve(struct mcd_agent *a)
     a->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (a->event_fd < 0) {
         res = -errno;
+        snprintf(error, sizeof(error), "no event descriptor for the control thread: %s%s",
+                 strerror(-res),
+                 res == -EMFILE ? ": raise the limit (ulimit -n, LimitNOFILE=)" : "");
         goto error_say;
     }
     res = MCS_FAIL(start_eal);
@@ -303,6 +311,7 @@ static int serve(struct mcd_agent *a)
     if (res != 0)
         goto error_launch;
     MCS_FAILPOINT(start_ready);
+    mcd_eal_started();
     tell_ready(a, options.ready_fd);
     mcd_control_run(a);
 

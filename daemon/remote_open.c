@@ -283,6 +283,17 @@ static void described(struct mcd_opening *o)
     end(o, MCS_OK, "");
 }
 
+/* What the peer has opened, and this agent cannot use. */
+static void give_back(struct mcd_peer *p, const struct mcd_remote_found *found)
+{
+    Mcd__Close m = MCD__CLOSE__INIT;
+
+    m.export = found->export_index;
+    m.incarnation = found->incarnation;
+    m.count = 1;
+    (void)mcd_peer_send(p, MCD_WIRE_CLOSE, &m.base); /* a peer that is away forgets it by itself */
+}
+
 static void answered(struct mcd_call *call, uint32_t status, const uint8_t *payload, size_t size)
 {
     struct mcd_opening *o = call->context;
@@ -314,6 +325,7 @@ static void answered(struct mcd_call *call, uint32_t status, const uint8_t *payl
             res = mcd_remote_create(o->peer, o->rest, o->tenant, &found, &o->remote);
         if (res != 0) {
             o->remote = NULL;
+            give_back(o->peer, &found);
             if (res == -ENOSPC)
                 snprintf(text, sizeof(text),
                          "segment '%s': an engine has routes to %u peers already: close segments "

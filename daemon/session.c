@@ -23,6 +23,7 @@
 #endif
 
 #define HELLO_NS UINT64_C(5000000000) /* a connection must greet within this */
+#define SEND_TRIES 3u                 /* of a reply, while the kernel is short of memory */
 #define MESSAGES_A_TURN 16            /* of one session, then the others' turn */
 #define UNGREETED_MAX 64u /* connections beyond [session] max that may be refused politely */
 
@@ -101,9 +102,16 @@ static void listen_to(struct mcd_session *s, bool requests)
     epoll_ctl(s->agent->epoll_fd, EPOLL_CTL_MOD, s->socket, &ev);
 }
 
+/* The kernel is short of memory just now: no fault of the client's. */
+static bool is_shortage(int res)
+{
+    return res == -ENOMEM || res == -ENOBUFS;
+}
+
 void mcd_session_reply(struct mcd_session *s, struct mcs_msg *m, size_t body_size, const int *fds,
                        unsigned nfds)
 {
+    unsigned tries = 0;
     int res;
 
     if (s->ending)
@@ -112,7 +120,9 @@ void mcd_session_reply(struct mcd_session *s, struct mcs_msg *m, size_t body_siz
     m->h.id = s->request_id;
     res = MCS_FAIL(reply_send);
     if (res == 0)
-        res = mcs_msg_send(s->socket, m, body_size, fds, nfds);
+        do
+            res = mcs_msg_send(s->socket, m, body_size, fds, nfds);
+        while (is_shortage(res) && ++tries < SEND_TRIES);
     if (res == -EAGAIN)
         mcd_session_end(s, "does not take its replies");
     else if (res != 0) /* it has died or closed in the meantime */
@@ -145,8 +155,8 @@ void mcd_session_readable(struct mcd_session *s)
 
     for (int i = 0; i < MESSAGES_A_TURN && !s->ending && !s->op.active; i++) {
         res = mcs_msg_recv(s->socket, &m, fds, &nfds);
-        if (res == -EAGAIN || res == -EINTR)
-            break;
+        if (res == -EAGAIN || res == -EINTR || is_shortage(res))
+            break; /* what is still there is told again */
         if (res == -EPIPE) {
             mcd_session_end(s, NULL);
         } else if (res == -EPROTONOSUPPORT) {

@@ -62,8 +62,8 @@ static void *work(void *arg)
             MCS_FAILPOINT(worker_ran);
             pthread_mutex_lock(&w->lock);
             list_add(&w->finished, job);
-            if (write(w->notify_fd, &one, sizeof(one)) < 0) {
-                /* the eventfd is full of unread wake-ups: one is enough */
+            while (write(w->notify_fd, &one, sizeof(one)) < 0 && errno == EINTR) {
+                /* again; when it is full of unread wake-ups, one of them is enough */
             }
         } else if (w->stop) {
             break;

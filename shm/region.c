@@ -73,10 +73,11 @@ int mcs_region_create(const char *name, uint64_t size, uint64_t page_size, int n
     res = MCS_FAIL(region_memfd);
     if (res != 0)
         goto error_close;
-    if (ftruncate(fd, (off_t)size) != 0) {
-        res = -errno;
+    do
+        res = ftruncate(fd, (off_t)size) == 0 ? 0 : -errno;
+    while (res == -EINTR);
+    if (res != 0)
         goto error_close;
-    }
     res = mcs_region_map(fd, size, true, hint, &mem);
     if (res != 0)
         goto error_close;

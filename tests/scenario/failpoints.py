@@ -22,6 +22,13 @@ OFF, KILL, STOP, DELAY, FAIL = range(5)
 HANG = 4 * PATIENCE  # seconds; what takes so long hangs
 
 
+def environment(**more):
+    env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+    # leaks of clients count; those of Python do not
+    env["ASAN_OPTIONS"] = env.get("ASAN_OPTIONS", "").replace(":detect_leaks=0", "")
+    return {**env, **more}
+
+
 class Points:
     """The page of one process, or of several that come one after the other."""
     all = None
@@ -44,11 +51,8 @@ class Points:
     def text(self, at, size):
         return self.page[at:at + size].rstrip(b"\0").decode()
 
-    def env(self, **more):
-        env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
-        # leaks of clients count; those of Python do not
-        env["ASAN_OPTIONS"] = env.get("ASAN_OPTIONS", "").replace(":detect_leaks=0", "")
-        return {**env, "MCSHM_FAILPOINTS_FILE": self.path, **more}
+    def env(self):
+        return environment(MCSHM_FAILPOINTS_FILE=self.path)
 
     def prefix(self):
         return ["env", "MCSHM_FAILPOINTS_FILE=" + self.path]
@@ -84,14 +88,15 @@ class Mix:
     """A client of mixclient.c. Its points are those of `points`, or of nobody."""
     nobody = None
 
-    def __init__(self, agent, mode, name, *words, points=None):
+    def __init__(self, agent, mode, name, *words, points=None, shim=None):
         if points is None:
             Mix.nobody = Mix.nobody or Points("nobody")
             points = Mix.nobody
         self.mode = mode
-        self.p = subprocess.Popen([os.path.join(B, "bin/mixclient"), agent.socket, mode, name, *words],
+        self.p = subprocess.Popen((shim.prefix() if shim else []) +
+                                  [os.path.join(B, "bin/mixclient"), agent.socket, mode, name, *words],
                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  env=points.env(), preexec_fn=die_with_the_test)
+                                  env=environment() if shim else points.env(), preexec_fn=die_with_the_test)
         self.said = ""
         atexit.register(self.end_it)
         if mode != "mix":
@@ -146,9 +151,9 @@ class Mix:
         await_(look, f"{self.mode} to stop")
 
 
-def mix(agent, *words, points=None, name="owner", codes=(0, 3)):
+def mix(agent, *words, points=None, shim=None, name="owner", codes=(0, 3)):
     """Runs one to its end; returns what it said."""
-    m = Mix(agent, "mix", name, *words, points=points)
+    m = Mix(agent, "mix", name, *words, points=points, shim=shim)
     code = m.wait()
     check(code in codes, f"exit code {code} of mix, wanted {codes}:", m.said)
     return m.said
@@ -157,7 +162,8 @@ def mix(agent, *words, points=None, name="owner", codes=(0, 3)):
 def holdings(agent):
     """What the agent has at present, for a comparison: sessions, memory, segments, descriptors."""
     s = agent.status()
-    return (s["sessions"], s["pool"]["extents"], s["pool"]["used"], s["segments"], agent.fds())
+    exports = sum(p["exports"] for p in agent.peers()) if hasattr(agent, "peers") else 0
+    return (s["sessions"], s["pool"]["extents"], s["pool"]["used"], s["segments"], exports, agent.fds())
 
 
 def as_before(agent, before, what, fewer=False):
@@ -166,8 +172,8 @@ def as_before(agent, before, what, fewer=False):
 
     def same():
         last[:] = [holdings(agent)]
-        return last[0] == before or (fewer and last[0][:4] == before[:4] and last[0][4] < before[4])
-    await_(same, lambda: f"{what}: sessions, extents, bytes, segments, fds were {before}, are {last}")
+        return last[0] == before or (fewer and last[0][:-1] == before[:-1] and last[0][-1] < before[-1])
+    await_(same, lambda: f"{what}: sessions, extents, bytes, segments, exports, fds were {before}, are {last}")
 
 
 SETTINGS = ("engine.idle=sleep", "engine.spin_us=0", "session.inbox_size=16K", "admin.mode=off")

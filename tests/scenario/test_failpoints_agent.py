@@ -26,7 +26,7 @@ fallible = points.names("agent", "mix", fails=True)
 
 # failures; the agent lives on, and the session too unless it is itself what failed
 sessions = ("session_accept", "session_born", "hello_region", "hello_guard", "reply_send")
-for i, name in enumerate(fallible):
+for i, name in enumerate(fallible[::4 if SAN == "thread" else 1]):
     acted = points.acted(name)
     points.arm(name, FAIL, (errno.ENOMEM, errno.EMFILE)[i % 2])
     said = mix(agent, points=library)
@@ -40,7 +40,7 @@ owner.check()
 
 # deaths
 names = points.names("agent", "mix")
-for i, name in enumerate(names[::5] if SAN == "thread" else names[::2] if SAN else names):
+for i, name in enumerate(names[::{"thread": 12, "address": 4}.get(SAN, 1)]):
     points.arm(name, KILL)
     try:
         said = mix(agent, "once", points=library)
@@ -64,7 +64,7 @@ owner.end()
 agent.finish()
 
 # its start and its stop
-for name in points.names("agent", "start"):
+for name in points.names("agent", "start")[::3 if SAN else 1]:
     for action in (KILL, FAIL) if name in points.names("agent", "start", fails=True) else (KILL,):
         log = len(agent.text())
         points.arm(name, action)
@@ -77,7 +77,7 @@ for name in points.names("agent", "start"):
         check(action == KILL or len(said) == 1, f"one sentence about {name}, not", said)
         check(action == KILL or not os.path.exists(agent.socket), f"{name} left the socket behind")
         points.disarm(name)
-for name in points.names("agent", "stop"):
+for name in points.names("agent", "stop")[::3 if SAN else 1]:
     agent.start()
     owner = Mix(agent, "owner", "owner")
     points.arm(name, KILL)

@@ -11,8 +11,8 @@ points.reached("library", "mix")
 before = holdings(agent)
 names = points.names("library", "mix")
 often = ("call_send", "call_sent", "call_received")  # each control request passes them
-if SAN == "thread":
-    names = names[::2] + [n for n in often if n not in names[::2]]
+if SAN:
+    names = names[::4 if SAN == "thread" else 2]
 calls = points.passes("call_send")
 
 
@@ -50,7 +50,7 @@ for name in names:
         if name in points.names("library", "mix", fails=True):
             fail(name, error)
     beside.progress(1)
-for nth in range(2, calls + 1, 9 if SAN else 1):
+for nth in range(2, calls + 1, {"thread": 30, "address": 9}.get(SAN, 1)):
     for i, name in enumerate(often):
         die(name, nth) if (nth + i) % 2 else fail(name, errno.EIO, nth)
 owner.check()

@@ -18,7 +18,7 @@ x = ha.agent(*settings, prefix=points["caller"].prefix())
 y = hb.agent(*settings, prefix=points["called"].prefix())
 agents = {"caller": x, "called": y}
 name = y.names("owner")
-quick = {"thread": 6, "address": 3}.get(SAN, 1)  # every so many points
+quick = {"thread": 16, "address": 5}.get(SAN, 1)  # every so many points
 
 
 def far(*words, codes=(0, 3)):
