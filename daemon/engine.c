@@ -495,7 +495,9 @@ static void sleep_until_rung(struct mcd_engine *g)
     publish(g);
     mcs_store_relaxed(&g->stats->asleep_since, g->now);
     mcs_store_relaxed(&g->stats->asleep, 1u);
-    mcs_store_relaxed(&g->asleep, 1u);
+    /* release: what the last turn did with what it had looked up comes before; pairs with the acquire
+     * in mcd_grace_over(). tests/model/grace.pml, engine_sleep.pml */
+    mcs_store_release(&g->asleep, 1u);
     /* orders need_wakeup before the look at the rings (partner: mcs_queue_must_wake()), and
      * asleep before any later look-up (partner: mcd_grace_begin()) */
     mcs_fence_full();
@@ -583,7 +585,7 @@ void mcd_engine_run(struct mcd_engine *g)
     mcs_store_release(&g->ended, 1u); /* partner: mcd_engine_destroy() */
 }
 
-/* ---- grace periods --------------------------------------------------------------- */
+/* ---- grace periods: tests/model/grace.pml ------------------------------------------ */
 
 bool mcd_grace_has_membarrier(void)
 {

@@ -376,7 +376,7 @@ static void mcd_on_queue_close(struct mcd_session *s, struct mcs_msg *m)
     mcd_engine_command(q->engine, &s->op.command);
 }
 
-/* ---- taking reach away ----------------------------------------------------------- */
+/* ---- taking reach away: tests/model/caller.pml ------------------------------------- */
 
 /* May client t copy in its own thread into extent e of session s (NULL: into any of them)? The
  * owner itself does not count: its library knows of its own withdrawals and settles its threads

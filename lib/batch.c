@@ -173,21 +173,23 @@ static mcshm_status sleep_once(struct mcshm_queue *q, uint32_t index, int64_t de
     const struct mcs_batch_line *line = &q->shm.batch_lines[index];
     mcshm_status status = MCSHM_BUSY;
     int64_t left = deadline - mcl_now_ns();
-    uint32_t value;
+    uint64_t word;
 
     mcs_batch_renew(&q->shm, index, b->generation);
     mcs_queue_wait_begin(&q->shm, index);
     MCS_FAILPOINT(wait_begin);
-    value = (uint32_t)mcs_batch_peek(&q->shm, index);
+    word = mcs_batch_peek(&q->shm, index);
     if (complete(q, index))
         status = MCSHM_OK;
     else if (mcl_hangup(q->c))
         status = complete(q, index) ? MCSHM_OK : MCSHM_AGENT_DOWN;
     else if (left <= 0)
         status = MCSHM_TIMEOUT;
-    if (status == MCSHM_BUSY) {
+    /* The line of a former life may have come after it was renewed (a batch can be freed when its
+     * slots say so): its count is no value to sleep on. tests/model/client_sleep.pml, mutant 6. */
+    if (status == MCSHM_BUSY && word >> 32 == b->generation) {
         mcs_count(&q->counters.sleeps, 1); /* relaxed: partner mcshm_get_stats() */
-        mcl_futex_wait(&line->word, value, left < MCL_SLEEP_NS ? left : MCL_SLEEP_NS);
+        mcl_futex_wait(&line->word, (uint32_t)word, left < MCL_SLEEP_NS ? left : MCL_SLEEP_NS);
     }
     MCS_FAILPOINT(wait_end);
     mcs_queue_wait_end(&q->shm);

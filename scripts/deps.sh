@@ -31,7 +31,7 @@ for group in "${groups[@]}"; do
             libcjson-dev libnuma-dev liburing-dev libisal-dev libcurl4-openssl-dev libprotobuf-c-dev protobuf-c-compiler libssl-dev)
         ;;
     test) wanted+=(libcriterion-dev python3 curl strace faketime etcd-server etcd-client iproute2 iptables python3-venv
-        systemd man-db groff-base) ;;
+        systemd man-db groff-base spin) ;;
     lint) wanted+=(git clang-format cppcheck shellcheck) ;;
     deb) wanted+=(dpkg-dev debhelper fakeroot lintian debootstrap) ;;
     bench) wanted+=(ucx-utils iperf3 python3-venv) ;;

@@ -16,6 +16,8 @@
  * and one for copies in the caller's thread (grants are in the session region):
  *   withdrawal of a grant client caller_active = 1;   fence; look at grants_version
  *                         agent  grants_version += 1; fence; look at caller_active
+ * tests/model/ has a model of each (engine_sleep, client_sleep, caller) and of completions
+ * (completion), run with all interleavings.
  */
 #ifndef MCS_QUEUE_H
 #define MCS_QUEUE_H

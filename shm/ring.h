@@ -6,6 +6,7 @@
  * The client uses DPDK's inline enqueue.  The agent reads one word of the ring's
  * header, prod.tail, and writes two, cons.head and cons.tail; size, mask and its
  * index stay in struct mcs_ring_consumer, which the client cannot reach.
+ * tests/model/ring.pml is a model of both sides.
  */
 #ifndef MCS_RING_H
 #define MCS_RING_H
