@@ -196,7 +196,7 @@ static enum mcs_status look_up(const struct mcd_task *t, uint64_t local, uint64_
 {
     const struct mcs_desc *d = &t->desc;
 
-    if (found->extent_handle != d->extent) {
+    if (found->extent == NULL || found->extent_handle != d->extent) {
         found->extent = mcd_find_extent(t->q, d->extent);
         if (found->extent == NULL)
             return MCS_INVALID_HANDLE;
@@ -204,7 +204,8 @@ static enum mcs_status look_up(const struct mcd_task *t, uint64_t local, uint64_
     }
     if (local > found->extent->size || length > found->extent->size - local)
         return MCS_BAD_RANGE;
-    if (found->segment_handle != d->segment || !mcd_buffer_holds(found->buffer, remote, length)) {
+    if (found->buffer == NULL || found->segment_handle != d->segment ||
+        !mcd_buffer_holds(found->buffer, remote, length)) {
         const struct mcd_segment *seg = mcd_find_segment(t->q, d->segment);
 
         if (seg == NULL || seg->remote == NULL)
@@ -212,7 +213,7 @@ static enum mcs_status look_up(const struct mcd_task *t, uint64_t local, uint64_
         *fresh = true;
         /* partner: swap() in segment.c */
         found->buffer = mcd_snapshot_find(mcs_load_acquire(&seg->snapshot), remote, length);
-        found->segment_handle = found->buffer != NULL ? d->segment : 0;
+        found->segment_handle = d->segment;
         if (found->buffer == NULL)
             return MCS_BAD_RANGE;
     }

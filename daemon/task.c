@@ -172,14 +172,15 @@ enum mcs_status mcd_resolve(const struct mcd_queue *q, const struct mcs_desc *d,
     const struct mcd_buffer *b = found->buffer;
     uint64_t remote_offset;
 
-    if (found->extent_handle != d->extent) {
+    if (e == NULL || found->extent_handle != d->extent) {
         e = find_extent(q->session, d->extent);
         if (e == NULL)
             return MCS_INVALID_HANDLE;
         found->extent_handle = d->extent;
         found->extent = e;
     }
-    if (found->segment_handle != d->segment || !mcd_buffer_holds(b, remote_addr, length)) {
+    if (b == NULL || found->segment_handle != d->segment ||
+        !mcd_buffer_holds(b, remote_addr, length)) {
         enum mcs_status res = find_buffer(q, d, remote_addr, length, found);
 
         if (res != MCS_OK)

@@ -7,9 +7,10 @@
 
 /* What was found last. Good for one turn: nothing that can be found is freed within it. */
 struct mcd_lookups {
-    uint32_t extent_handle, segment_handle; /* 0: none, no handle is 0 */
-    const struct mcd_extent *extent;
-    const struct mcd_buffer *buffer;
+    /* whose they are; a descriptor may name any handle, 0 too */
+    uint32_t extent_handle, segment_handle;
+    const struct mcd_extent *extent; /* NULL: none was found yet */
+    const struct mcd_buffer *buffer; /* likewise */
 };
 
 /* How a task ended. */

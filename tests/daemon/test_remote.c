@@ -227,6 +227,9 @@ Test(remote, bad_local_ranges_are_refused_at_once)
     d = far_desc(&x, MCS_OP_READ, 0, 0, 0, 64);
     d.extent++;
     fix_refused(&x.f, &d, MCS_INVALID_HANDLE);
+    d = far_desc(&x, MCS_OP_READ, 0, 0, 0, 64);
+    d.extent = 0; /* what look-ups begin with */
+    fix_refused(&x.f, &d, MCS_INVALID_HANDLE);
     cr_assert_eq(far_link(&x, 0)->posted, 0u);
     cr_assert_eq(x.remote.wanted, 0u);
     far_fini(&x);

@@ -101,6 +101,13 @@ Test(task, refuses_bad_handles_rights_and_fields)
     d = fix_desc(&f, MCS_OP_READ, 64);
     d.segment = UINT32_MAX;
     fix_refused(&f, &d, MCS_INVALID_HANDLE);
+    /* 0 is no handle, and what an engine's look-ups begin with */
+    d = fix_desc(&f, MCS_OP_READ, 64);
+    d.extent = 0;
+    fix_refused(&f, &d, MCS_INVALID_HANDLE);
+    d = fix_desc(&f, MCS_OP_READ, 64);
+    d.segment = 0;
+    fix_refused(&f, &d, MCS_INVALID_HANDLE);
     d = fix_desc(&f, MCS_OP_READ, 0);
     fix_refused(&f, &d, MCS_INVALID_ARGUMENT);
     d = fix_desc(&f, 200, 64);
