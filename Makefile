@@ -3,6 +3,7 @@
 #   make                 programs and libraries, into build/
 #   make test            unit tests and scenarios; closes with "N passed, N failed, N skipped"
 #   make demo            installs what is missing, builds, runs the main job
+#   make fuzz            libFuzzer on each target of tests/fuzz for SECONDS (60); TARGET names some; needs clang
 #   make soak            three hosts under random faults for MINUTES (10); needs root
 #   make bench           ring, copy and kv, one after the other
 #   make lint            formatting, static analysis, house rules; silent when all is well
@@ -24,7 +25,14 @@ comma := ,
 
 CC ?= gcc
 OPT ?= -O2
+ifeq ($(SAN),fuzz)
+SANFLAGS := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer \
+            -DMCS_TICKS_SIMULATED -w
+else ifeq ($(SAN),coverage)
+SANFLAGS := -fsanitize=fuzzer-no-link -fprofile-instr-generate -fcoverage-mapping -DMCS_TICKS_SIMULATED -w
+else
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN)$(if $(filter address,$(SAN)),$(comma)undefined -fno-sanitize-recover=undefined) -fno-omit-frame-pointer)
+endif
 # GCC's TSan knows no fences (shm/atomic.h names their partners); it would also inline memcpy without
 # watching it; Criterion's own processes cannot run under it, tests/plain/ runs the same tests in one.
 SANFLAGS += $(if $(filter thread,$(SAN)),-Wno-tsan -fno-builtin -Itests/plain)
@@ -52,7 +60,7 @@ programs := $B/bin/mcshmd $B/bin/mcshm $B/bin/mcshm-bench
 libraries := $B/lib/libmcshm.so.0 $B/lib/libmcshm.so $B/lib/libmcshm.a
 units := $(patsubst tests/%.c,$B/tests/%,$(unit_src))
 
-.PHONY: all test unit scenario failing plain-library soak bench demo lint man install uninstall deb deb-check clean
+.PHONY: all test unit scenario failing plain-library fuzz fuzzers soak bench demo lint man install uninstall deb deb-check clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -101,6 +109,13 @@ $B/tests/%: $B/obj/tests/%.o $B/lib/libmcshm.a $B/lib/libmcshmd.a
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $< $B/lib/libmcshm.a $B/lib/libmcshmd.a $(DAEMON_LIBS) -lcriterion
 
+# Fuzzers: tests/fuzz/run builds them with SAN=fuzz and clang.
+$B/fuzz/%: $B/obj/tests/fuzz/fuzz_%.o $B/obj/tests/fuzz/ticks.o $B/lib/libmcshm.a $B/lib/libmcshmd.a
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $B/lib/libmcshm.a $B/lib/libmcshmd.a $(DAEMON_LIBS)
+
+fuzzers: $(patsubst tests/fuzz/fuzz_%.c,$B/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
+
 # Cluster metadata by hand, for scenarios.
 $B/bin/metactl: $(call obj,tests/scenario/metactl.c $(wildcard store/meta/*.c))
 	@mkdir -p $(@D)
@@ -134,6 +149,12 @@ test:
 MINUTES ?= 10
 soak: all $(if $(filter thread,$(SAN)),plain-library)
 	@B=$B SAN=$(SAN) python3 -B tests/scenario/soak_hosts.py $(MINUTES)
+
+SECONDS ?= 60
+TARGET ?=
+fuzz:
+	@scripts/deps.sh build fuzz
+	@tests/fuzz/run --seconds $(SECONDS) $(TARGET)
 
 bench: all
 	$B/bin/mcshm-bench ring
@@ -194,4 +215,4 @@ deb-check: deb
 clean:
 	rm -rf build
 
--include $(patsubst %.o,%.d,$(call obj,$(lib_src) $(daemon_src) daemon/main.c $(cli_src) $(bench_src) $(unit_src) tests/scenario/metactl.c tests/scenario/mixclient.c))
+-include $(patsubst %.o,%.d,$(call obj,$(lib_src) $(daemon_src) daemon/main.c $(cli_src) $(bench_src) $(unit_src) $(wildcard tests/fuzz/*.c) tests/scenario/metactl.c tests/scenario/mixclient.c))

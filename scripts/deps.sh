@@ -4,19 +4,19 @@
 # Installs by apt what mcshm needs on Debian 12. Touches apt only when something is missing.
 #
 #   scripts/deps.sh                        what building, testing and linting need
-#   scripts/deps.sh build|test|lint|bench|deb  only these groups; several may be named
+#   scripts/deps.sh build|test|lint|bench|deb|fuzz  only these groups; several may be named
 #   scripts/deps.sh --bench                the default and bench (UCX and iperf3, to compare with)
 set -euo pipefail
 
 usage() {
-    echo "usage: scripts/deps.sh [--bench] [build|test|lint|bench|deb]..." >&2
+    echo "usage: scripts/deps.sh [--bench] [build|test|lint|bench|deb|fuzz]..." >&2
     exit 2
 }
 
 groups=()
 for arg in "$@"; do
     case $arg in
-    build | test | lint | bench | deb) groups+=("$arg") ;;
+    build | test | lint | bench | deb | fuzz) groups+=("$arg") ;;
     --bench) groups+=(build test lint bench) ;;
     *) usage ;;
     esac
@@ -34,6 +34,7 @@ for group in "${groups[@]}"; do
         systemd man-db groff-base spin) ;;
     lint) wanted+=(git clang-format cppcheck shellcheck) ;;
     deb) wanted+=(dpkg-dev debhelper fakeroot lintian debootstrap) ;;
+    fuzz) wanted+=(clang libclang-rt-14-dev llvm) ;;
     bench) wanted+=(ucx-utils iperf3 python3-venv) ;;
     esac
 done

@@ -3,8 +3,8 @@
  * Hostile data connections: any bytes, in both roles. Whatever comes, the transport must not crash,
  * write outside what it resolved, hang, lose a slice or give one back twice.
  *
- *   clang -g -fsanitize=fuzzer,address ... tests/fuzz/fuzz_tcp.c    under libFuzzer
- *   gcc -DFUZZ_MAIN ... tests/fuzz/fuzz_tcp.c                       fuzz_tcp [SEED [ROUNDS]]
+ *   tests/fuzz/run tcp                           under libFuzzer
+ *   gcc -DFUZZ_MAIN ... tests/fuzz/fuzz_tcp.c    fuzz_tcp [SEED [ROUNDS]]
  */
 #include <errno.h>
 #include <stdbool.h>

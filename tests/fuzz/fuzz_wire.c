@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Input for the control connection, in libFuzzer's shape. With clang, objects built for it:
- *
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I. -Ibuild/gen \
- *       tests/fuzz/fuzz_wire.c daemon/wire*.c build/gen/daemon/peer.pb-c.c \
- *       -lprotobuf-c -lssl -lcrypto -o fuzz_wire
- *
+ * Input for the control connection between agents, in libFuzzer's shape: tests/fuzz/run wire.
  * tests/daemon/test_wire_fuzz.c runs the same entry on inputs from fixed seeds.
  *
  * The first byte says who is tried, the second into how large pieces the rest is cut:
