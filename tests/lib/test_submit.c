@@ -2,6 +2,8 @@
 /* What a submission checks, and what it puts into ring and argument area. */
 #include "local.h"
 
+#include <fcntl.h>
+
 TestSuite(submit, .timeout = 10, .fini = local_teardown);
 
 /* Nothing may have changed by a refused submission. */
@@ -274,6 +276,26 @@ Test(submit, doorbell_rings_only_for_a_sleeper)
     cr_assert_eq(l.q->counters.doorbells, 1);
     cr_assert_eq(read(l.c->doorbell, &rung, sizeof(rung)), (ssize_t)sizeof(rung));
     cr_assert_eq(rung, 1);
+}
+
+/* The doorbell's counter is as full as it can be, since nobody ever reads it: a submitter neither waits
+ * nor fails, for one edge is as good as many. */
+Test(submit, a_full_doorbell_holds_nobody_up)
+{
+    const uint64_t nearly = UINT64_C(0xfffffffffffffffd);
+    mcshm_request r;
+    struct local l;
+    mcshm_batch b;
+
+    local_setup(&l, 16, 16, 2, 0);
+    cr_assert_eq(fcntl(l.c->doorbell, F_SETFL, O_NONBLOCK), 0); /* as the agent makes it */
+    cr_assert_eq(write(l.c->doorbell, &nearly, sizeof(nearly)), (ssize_t)sizeof(nearly));
+    r = local_request(&l, 8);
+    b = local_batch(&l, 10);
+    mcs_queue_sleep(&l.q->shm, true);
+    for (int i = 0; i < 10; i++)
+        cr_assert_eq(mcshm_submit(l.q, b, &r, 1), MCSHM_OK);
+    cr_assert_eq(l.q->counters.doorbells, 10);
 }
 
 /* ---- copies in the caller's thread ----------------------------------------------- */

@@ -342,6 +342,70 @@ Test(ring, publishes_late_but_in_the_end)
     pair_close(&p);
 }
 
+/* The room that a producer counts on, with the consumer's index published or not, is what is left in
+ * fact: never more, never a huge number, wherever the indices are. */
+Test(ring, room_is_never_more_than_is_free_at_any_index)
+{
+    static const uint32_t starts[] = {0, (1u << 31) - 2, UINT32_MAX - 1, UINT32_MAX};
+    static const uint32_t depths[] = {2, 4, 64};
+
+    for (size_t i = 0; i < sizeof(starts) / sizeof(starts[0]); i++)
+        for (size_t k = 0; k < sizeof(depths) / sizeof(depths[0]); k++) {
+            uint32_t depth = depths[k], pushed = 0, taken = 0;
+            struct mcs_desc d, out[8];
+            struct pair p;
+
+            pair_open(&p, depth, 0);
+            preset(&p, starts[i]);
+            for (uint32_t step = 0; step < 6 * depth; step++) {
+                uint32_t held = pushed - (p.consumer.published - starts[i]);
+                int n;
+
+                cr_assert_eq(mcs_ring_room(p.client.ring), depth - 1 - held);
+                d = numbered(pushed);
+                cr_assert_eq(mcs_ring_push(p.client.ring, &d, 1), held < depth - 1);
+                pushed += held < depth - 1;
+                if (step % 3 == 0)
+                    continue;
+                n = mcs_ring_take(&p.consumer, out, step % 5 + 1);
+                cr_assert_geq(n, 0);
+                for (int e = 0; e < n; e++)
+                    cr_assert_eq(out[e].length, taken++);
+                cr_assert_leq(p.consumer.head - p.consumer.published, depth / 8);
+            }
+            cr_assert_gt(taken, depth);
+            pair_close(&p);
+        }
+}
+
+/* Whoever walks what is pending sees just that, in order, and comes to an end. */
+Test(ring, takes_what_is_pending_at_every_index)
+{
+    for (uint32_t head = UINT32_MAX - 6; head != 13; head++)
+        for (uint32_t pending = 0; pending < 4; pending++)
+            for (unsigned max = 1; max <= 4; max++) {
+                struct mcs_desc d, out[4];
+                uint32_t seen = 0;
+                struct pair p;
+                int n;
+
+                pair_open(&p, 4, 0);
+                preset(&p, head);
+                for (uint32_t i = 0; i < pending; i++) {
+                    d = numbered(i);
+                    cr_assert(mcs_ring_push(p.client.ring, &d, 1));
+                }
+                cr_assert_eq(mcs_ring_pending(&p.consumer), pending != 0);
+                while ((n = mcs_ring_take(&p.consumer, out, max)) > 0)
+                    for (int i = 0; i < n; i++)
+                        cr_assert_eq(out[i].length, seen++);
+                cr_assert_eq(n, 0);
+                cr_assert_eq(seen, pending);
+                cr_assert_eq(p.consumer.head, head + pending);
+                pair_close(&p);
+            }
+}
+
 Test(ring, small_rings_publish_at_once)
 {
     static const uint32_t depths[] = {2, 4, 8};
