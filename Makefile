@@ -117,7 +117,7 @@ $B/fuzz/%: $B/obj/tests/fuzz/fuzz_%.o $B/obj/tests/fuzz/ticks.o $B/lib/libmcshm.
 fuzzers: $(patsubst tests/fuzz/fuzz_%.c,$B/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 
 # Cluster metadata by hand, for scenarios.
-$B/bin/metactl: $(call obj,tests/scenario/metactl.c $(wildcard store/meta/*.c))
+$B/bin/metactl: $(call obj,tests/scenario/metactl.c $(wildcard store/meta/*.c) $(if $(SAN)$(FAIL),shm/failpoint.c))
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ -lcurl -lcjson
 

@@ -160,6 +160,8 @@
     X(kill_served, agent, loss, 0, "a peer asked for a connection's end")                          \
     X(kill_confirmed, agent, loss, 0, "the peer has confirmed it")                                 \
     /* ---- agent: metadata ---- */                                                                \
+    X(lease_granted, agent, meta, 1, "a lease is answered, and not noted")                         \
+    X(lease_renewed, agent, meta, 1, "a lease's renewal is answered")                              \
     X(meta_register, agent, meta, 0, "a name is taken here, not in the cluster")                   \
     X(meta_registered, agent, meta, 0, "it is in the cluster, its owner does not know")            \
     X(meta_withdraw, agent, meta, 0, "it is about to be withdrawn from the cluster")

@@ -6,6 +6,7 @@
  * asked for first: etcd lengthens leases after an election, and only its answer settles the matter.
  */
 #include "etcd.h"
+#include "shm/failpoint.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -62,7 +63,7 @@ static void renewed(struct mcm_service *s, struct mcm_call *c)
     int64_t id;
 
     e->lease_busy = false;
-    if (c->res == -ENOENT) {
+    if (c->res == -ENOENT || MCS_FAIL(lease_renewed) != 0) {
         lost(s);
         return;
     }
@@ -85,6 +86,7 @@ static void granted(struct mcm_service *s, struct mcm_call *c)
     int64_t id = e->asked;
 
     e->lease_busy = false;
+    bad = MCS_FAIL(lease_granted) != 0;
     if (!c->res) {
         id = mcm_json_i64(c->json, "ID", &bad);
         ttl = mcm_json_u64(c->json, "TTL", &bad);
