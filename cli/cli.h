@@ -20,9 +20,10 @@ struct cli {
     bool once;
     uint64_t count;
     uint64_t interval_ms;
-    uint64_t size;    /* bytes */
-    uint64_t pages;   /* bytes of the pages that are wanted */
-    const char *node; /* a NUMA node's number */
+    uint64_t size;      /* bytes */
+    uint64_t pages;     /* bytes of the pages that are wanted */
+    const char *node;   /* a NUMA node's number */
+    const char *config; /* path */
 };
 
 int cli_status(const struct cli *cli);
@@ -33,6 +34,8 @@ int cli_top(const struct cli *cli);
 int cli_trace(const struct cli *cli, const char *client);
 int cli_reload(const struct cli *cli);
 int cli_alloc_test(const struct cli *cli);
+/* area: a group of checks, NULL: all. Its exit code is a verdict: 0 fit, 1 warnings, 2 not fit. */
+int cli_doctor(const struct cli *cli, const char *area);
 
 /* Connects; says on stderr why it cannot. */
 int cli_connect(const struct cli *cli, mcshm **out);

@@ -24,6 +24,10 @@ static const char usage[] =
     "it\n"
     "                                              back; 64M on any NUMA node by default\n"
     "  reload                                      the agent reads its configuration again\n"
+    "  doctor [AREA] [--config FILE]               is this host fit, and what is to be done? exit\n"
+    "                                              code 0: yes, 1: warnings, 2: no; AREA is "
+    "memory,\n"
+    "                                              cpu, kernel, host, agent, cluster or rdma\n"
     "  version                                     of this program and of the agent\n"
     "  help                                        this text\n"
     "\n"
@@ -72,6 +76,7 @@ static const struct option {
     {"--pages", "alloc-test", SIZE, F(pages), "--pages wants 4K, 2M or 1G, not", 4096,
      UINT64_C(1) << 30},
     {"--node", "alloc-test", TEXT, F(node), "a number must follow", 0, 0},
+    {"--config", "doctor", TEXT, F(config), "a path must follow", 0, 0},
 #undef F
 };
 #define NOPTIONS (sizeof(options) / sizeof(options[0]))
@@ -197,6 +202,7 @@ static const struct command {
     {"ping", run_ping, "an address HOST:PORT must follow", true},
     {"alloc-test", run_alloc_test, NULL, false},
     {"reload", run_reload, NULL, false},
+    {"doctor", cli_doctor, NULL, true},
     {"version", run_version, NULL, false},
     {"help", run_help, NULL, false},
 };
@@ -249,7 +255,8 @@ int main(int argc, char **argv)
 
     res = command->run(&cli, what);
     if (res == CLI_NO_SUCH_LIST)
-        return usage_error("unknown list", what);
+        return usage_error(strcmp(command->name, "doctor") == 0 ? "unknown area" : "unknown list",
+                           what);
     if (fflush(stdout) != 0 && res == CLI_OK) {
         perror("mcshm: standard output");
         res = CLI_FAILED;

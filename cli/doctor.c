@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "doctor.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct check {
+    const char *area, *name;
+    void (*run)(struct doctor *d);
+    bool asked; /* runs only when its area is asked for */
+} checks[] = {
+    {"agent", "configuration", doctor_check_config, false},
+    {"agent", "socket", doctor_check_path, false},
+    {"agent", "agent", doctor_check_alive, false},
+    {"agent", "other agents", doctor_check_others, false},
+    {"memory", "hugepages", doctor_check_hugepages, false},
+    {"memory", "memory", doctor_check_memory, false},
+    {"memory", "transparent hugepages", doctor_check_thp, false},
+    {"memory", "cgroup memory", doctor_check_cgroup_memory, false},
+    {"memory", "cgroup hugetlb", doctor_check_cgroup_hugetlb, false},
+    {"memory", "locked memory", doctor_check_memlock, false},
+    {"memory", "descriptors", doctor_check_nofile, false},
+    {"cpu", "NUMA", doctor_check_numa, false},
+    {"cpu", "engine cores", doctor_check_cores, false},
+    {"cpu", "isolation", doctor_check_isolation, false},
+    {"cpu", "governor", doctor_check_governor, false},
+    {"cpu", "cgroup cpu", doctor_check_cgroup_cpu, false},
+    {"cpu", "clock", doctor_check_clock, false},
+    {"kernel", "memfd", doctor_check_memfd, false},
+    {"kernel", "memfd of hugepages", doctor_check_hugetlb, false},
+    {"kernel", "populate", doctor_check_populate, false},
+    {"kernel", "membarrier", doctor_check_membarrier, false},
+    {"kernel", "io_uring", doctor_check_uring, false},
+    {"kernel", "pidfd", doctor_check_pidfd, false},
+    {"kernel", "other rights", doctor_check_rights, false},
+    {"host", "container", doctor_check_container, false},
+    {"host", "seccomp", doctor_check_seccomp, false},
+    {"cluster", "metadata", doctor_check_metadata, false},
+    {"rdma", "devices", doctor_check_rdma, true},
+};
+#define NCHECKS (sizeof(checks) / sizeof(checks[0]))
+
+static const char *const words[] = {"ok", "note", "warn", "bad"};
+
+void doctor_say(struct doctor *d, enum severity severity, const char *remedy, const char *format,
+                ...)
+{
+    struct finding *f = realloc(d->findings, (d->nfindings + 1) * sizeof(*f));
+    va_list ap;
+
+    if (f == NULL)
+        return;
+    d->findings = f;
+    f = &f[d->nfindings++];
+    *f = (struct finding){.severity = severity, .area = d->area, .check = d->check};
+    va_start(ap, format);
+    vsnprintf(f->what, sizeof(f->what), format, ap);
+    va_end(ap);
+    if (remedy != NULL)
+        snprintf(f->remedy, sizeof(f->remedy), "%s", remedy);
+    for (char *p = f->what; *p != '\0'; p++) /* names are what others chose */
+        if ((unsigned char)*p < ' ' || *p == 0x7f)
+            *p = '?';
+}
+
+static enum severity worst(const struct doctor *d)
+{
+    enum severity w = DOCTOR_OK;
+
+    for (size_t i = 0; i < d->nfindings; i++)
+        if (d->findings[i].severity > w)
+            w = d->findings[i].severity;
+    return w;
+}
+
+static void print_json(const struct doctor *d)
+{
+    cJSON *root = cJSON_CreateObject(), *list;
+    char *text;
+
+    cJSON_AddStringToObject(root, "worst", words[worst(d)]);
+    cJSON_AddStringToObject(root, "socket", d->socket);
+    list = cJSON_AddArrayToObject(root, "findings");
+    for (size_t i = 0; i < d->nfindings; i++) {
+        const struct finding *f = &d->findings[i];
+        cJSON *o = cJSON_CreateObject();
+
+        cJSON_AddStringToObject(o, "area", f->area);
+        cJSON_AddStringToObject(o, "check", f->check);
+        cJSON_AddStringToObject(o, "severity", words[f->severity]);
+        cJSON_AddStringToObject(o, "what", f->what);
+        cJSON_AddStringToObject(o, "remedy", f->remedy);
+        cJSON_AddItemToArray(list, o);
+    }
+    text = cJSON_PrintUnformatted(root);
+    puts(text != NULL ? text : "{}");
+    cJSON_free(text);
+    cJSON_Delete(root);
+}
+
+static void print(const struct doctor *d)
+{
+    static const char *const marks[] = {"ok  ", "note", "WARN", "BAD "};
+    size_t counts[4] = {0};
+    const char *area = "";
+
+    for (size_t i = 0; i < d->nfindings; i++) {
+        const struct finding *f = &d->findings[i];
+
+        counts[f->severity]++;
+        if (strcmp(area, f->area) != 0)
+            printf("%s%s\n", i == 0 ? "" : "\n", f->area);
+        area = f->area;
+        printf("  %s  %s: %s\n", marks[f->severity], f->check, f->what);
+        if (f->remedy[0] != '\0')
+            printf("        -> %s\n", f->remedy);
+    }
+    printf("\n%zu bad, %zu warnings, %zu notes, %zu ok\n", counts[DOCTOR_BAD], counts[DOCTOR_WARN],
+           counts[DOCTOR_NOTE], counts[DOCTOR_OK]);
+}
+
+static bool known_area(const char *area)
+{
+    for (size_t i = 0; i < NCHECKS; i++)
+        if (strcmp(checks[i].area, area) == 0)
+            return true;
+    return false;
+}
+
+int cli_doctor(const struct cli *cli, const char *area)
+{
+    struct doctor d = {.cli = cli, .root = "", .area = "agent", .check = "configuration"};
+    enum severity w;
+
+    if (area != NULL && !known_area(area))
+        return CLI_NO_SUCH_LIST;
+    doctor_load_settings(&d);
+    snprintf(d.socket, sizeof(d.socket), "%s",
+             !cli->socket_given && doctor_setting(&d, "agent.socket")[0] != '\0'
+                 ? doctor_setting(&d, "agent.socket")
+                 : cli->socket);
+    for (size_t i = 0; i < NCHECKS; i++) {
+        size_t before = d.nfindings;
+
+        d.area = checks[i].area;
+        d.check = checks[i].name;
+        if (area != NULL ? strcmp(area, d.area) == 0 : !checks[i].asked)
+            checks[i].run(&d);
+        else if (checks[i].run == doctor_check_alive) { /* whose limits others look at */
+            checks[i].run(&d);
+            d.nfindings = before;
+        }
+    }
+    if (cli->json)
+        print_json(&d);
+    else
+        print(&d);
+    w = worst(&d);
+    free(d.findings);
+    free(d.settings);
+    return w == DOCTOR_BAD ? 2 : w == DOCTOR_WARN ? 1 : 0;
+}
