@@ -445,7 +445,7 @@ static int create_meta(struct mcd_cluster *c, char *error, size_t error_size)
         .timeout_ms = config->meta_timeout_ms,
         .address = c->address,
         .incarnation = c->agent->incarnation,
-        .log = mcd_log,
+        .log = mcd_log_line,
     };
     int res =
         read_password(config->meta_password_file, password, sizeof(password), error, error_size);

@@ -357,6 +357,7 @@ static void look_around(struct mcd_agent *a)
 {
     a->look = true;
     mcd_stats_refresh(a);
+    mcd_log_flush();
     if (a->admin != NULL)
         mcd_admin_run(a->admin); /* its time limits */
     if (a->deaf && !a->stopping)

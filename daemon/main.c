@@ -368,6 +368,7 @@ int main(int argc, char **argv)
             mcd_config_dump(&agent.config, stdout);
         return fflush(stdout) == 0 ? 0 : 1;
     }
+    mcd_log_init();
     mcd_log_set_level((int)agent.config.log_level);
     agent.reread = configure;
     agent.incarnation = mcd_incarnation();

@@ -217,7 +217,7 @@ int mcd_mooncake_publish_init(struct mcd_mooncake *m, char *error, size_t error_
         .timeout_ms = c->meta_timeout_ms,
         .address = m->name,
         .incarnation = m->agent->incarnation,
-        .log = mcd_log,
+        .log = mcd_log_line,
     };
     char why[320] = "";
     size_t n = strlen(c->mooncake_cluster);

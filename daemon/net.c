@@ -24,13 +24,11 @@ static void transport_log(int level, const char *format, ...) __attribute__((for
 
 static void transport_log(int level, const char *format, ...)
 {
-    char text[512];
     va_list ap;
 
     va_start(ap, format);
-    vsnprintf(text, sizeof(text), format, ap);
+    mcd_log_line_v(level, format, ap);
     va_end(ap);
-    mcd_log(level, "%s", text);
 }
 
 /* ---- called by the transports ---------------------------------------------------- */
