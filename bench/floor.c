@@ -39,9 +39,11 @@ void floor_reset(struct floor *f)
 
 void floor_partner(struct floor *f)
 {
+    uint32_t taken = 0; /* nobody takes over from this one */
     struct mcs_ring_consumer consumer = {
         .ring = f->ring,
         .elements = (const struct mcs_desc *)(f->ring + 1),
+        .taken = &taken,
         .size = RAW_DEPTH,
     };
     struct mcs_desc burst[FLOOR_BURST];

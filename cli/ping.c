@@ -30,6 +30,7 @@ int cli_ping(const struct cli *cli, const char *address, unsigned count)
     mcshm_options_init(&options);
     options.socket_path = cli->socket;
     options.name = "mcshm";
+    options.reconnect_ms = 0; /* nothing to come back for */
     status = mcshm_connect(&options, &c);
     if (status != MCSHM_OK)
         return cli_error("cannot reach the agent", status, NULL);

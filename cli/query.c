@@ -12,6 +12,7 @@ int cli_connect(const struct cli *cli, mcshm **out)
     mcshm_options_init(&options);
     options.socket_path = cli->socket;
     options.name = "mcshm";
+    options.reconnect_ms = 0; /* nothing to come back for */
     status = mcshm_connect(&options, out);
     return status == MCSHM_OK ? CLI_OK : cli_error("cannot reach the agent", status, NULL);
 }

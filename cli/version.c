@@ -15,6 +15,7 @@ static bool agent_version(const struct cli *cli, char *out, size_t size)
     mcshm_options_init(&options);
     options.socket_path = cli->socket;
     options.name = "mcshm";
+    options.reconnect_ms = 0; /* nothing to come back for */
     if (mcshm_connect(&options, &c) != MCSHM_OK)
         return false;
     known = mcshm_get_info(c, &info) == MCSHM_OK;

@@ -43,6 +43,7 @@ MCSHM_API mcshm_status mcshm_batch_alloc(mcshm_queue *q, uint32_t tasks, mcshm_b
     q->nfree_batches--;
     b->capacity = tasks;
     b->tasks = b->caller_tasks = b->staged = 0;
+    b->restarts = mcs_load_relaxed(&q->c->restarts); /* partner: resumed(), restore.c */
     b->caller_bytes = 0;
     *out = (uint64_t)b->generation << 32 | index;
     return MCSHM_OK;
@@ -58,16 +59,15 @@ static uint32_t line_ended(const struct mcl_batch *b, uint64_t word)
     return ended < most ? ended : most;
 }
 
-static bool complete(const struct mcshm_queue *q, uint32_t index)
+/* Was it alive when a later agent took over?  Its line then counts neither what went down with the
+ * earlier one nor what that had ended but not counted; the slots tell all. */
+static bool outlived(const struct mcshm_queue *q, const struct mcl_batch *b)
 {
-    const struct mcl_batch *b = &q->batches[index];
-
-    if (b->tasks == b->caller_tasks)
-        return true;
-    return line_ended(b, mcs_batch_peek(&q->shm, index)) == b->tasks - b->caller_tasks;
+    /* relaxed: partner resumed(), restore.c; mcl_task_lost() looks again */
+    return __builtin_expect(b->restarts != mcs_load_relaxed(&q->c->restarts), 0);
 }
 
-/* The same by the slots, which the agent fills before it writes the line: a caller that saw
+/* Have all ended, by the slots, which the agent fills before it writes the line: a caller that saw
  * each task end may free the batch although the line is still on its way. */
 static bool complete_by_slots(const struct mcshm_queue *q, uint32_t index)
 {
@@ -78,6 +78,43 @@ static bool complete_by_slots(const struct mcshm_queue *q, uint32_t index)
             mcl_task_end(q, b->slots[i]) == 0)
             return false;
     return true;
+}
+
+/* The same by the line, where that says all. */
+static bool complete(const struct mcshm_queue *q, uint32_t index)
+{
+    const struct mcl_batch *b = &q->batches[index];
+
+    if (b->tasks == b->caller_tasks)
+        return true;
+    return line_ended(b, mcs_batch_peek(&q->shm, index)) == b->tasks - b->caller_tasks ||
+           (outlived(q, b) && complete_by_slots(q, index));
+}
+
+/* How far it is, by the slots. Returns how many of the agent's tasks have ended. */
+static MCL_COLD uint32_t count_slots(const struct mcshm_queue *q, const struct mcl_batch *b,
+                                     mcshm_batch_status *out)
+{
+    uint32_t ended = 0, failed = 0;
+    uint64_t bytes = b->caller_bytes;
+
+    for (uint32_t i = 0; i < b->tasks; i++) {
+        uint32_t slot = b->slots[i];
+        uint64_t word = (q->tasks[slot].flags & MCL_TASK_CALLER) != 0 ? 0 : mcl_task_end(q, slot);
+
+        if (word == 0)
+            continue;
+        ended++;
+        if ((word & 0xff & ~MCS_SLOT_REMOTE_QUIESCED) != MCS_STATE_COMPLETED)
+            failed++;
+        /* relaxed: the slot's word was loaded before, partner mcs_slot_complete() */
+        if ((word >> 16 & 0xffff) != MCS_AGENT_RESTARTED)
+            bytes += mcs_load_relaxed(&q->shm.slot_table[slot].bytes);
+    }
+    if (out != NULL)
+        *out = (mcshm_batch_status){
+            .tasks = b->tasks, .ended = b->caller_tasks + ended, .failed = failed, .bytes = bytes};
+    return ended;
 }
 
 /* Once all have ended: READs into private memory arrive there. */
@@ -157,6 +194,8 @@ MCSHM_API mcshm_status mcshm_batch_poll(mcshm_queue *q, mcshm_batch batch, mcshm
             out->bytes += mcs_load_relaxed(&line->bytes);
         }
     }
+    if (b->caller_tasks + ended != b->tasks && outlived(q, b))
+        ended = count_slots(q, b, out);
     if (b->caller_tasks + ended != b->tasks)
         return unfinished(q);
     MCS_FAILPOINT(batch_reaped);
@@ -246,6 +285,15 @@ static void read_slot(const struct mcshm_queue *q, uint32_t slot, mcshm_task_sta
     uint64_t word = mcs_slot_peek(&q->shm, slot);
     uint32_t state = word & 0xff & ~MCS_SLOT_REMOTE_QUIESCED;
 
+    if (word >> 32 != t->generation || state < MCS_STATE_INVALID) {
+        uint64_t end = mcl_task_end(q, slot); /* if only because its agent did */
+
+        if ((end >> 16 & 0xffff) == MCS_AGENT_RESTARTED) {
+            out->state = MCSHM_STATE_FAILED;
+            out->error = MCSHM_AGENT_RESTARTED;
+            return;
+        }
+    }
     if (word >> 32 != t->generation)
         return; /* not taken yet */
     out->state = (mcshm_state)state;

@@ -39,6 +39,7 @@ MCSHM_API void mcshm_options_init(mcshm_options *o)
         .connect_timeout_ms = 5000,
         .control_timeout_ms = 30000,
         .caller_max = MCSHM_CALLER_DEFAULT,
+        .reconnect_ms = 10000,
     };
 }
 
@@ -63,6 +64,9 @@ static mcshm_status take_options(const mcshm_options *o, mcshm_options *out)
     if (out->control_timeout_ms == 0 || out->control_timeout_ms > MCL_TIMEOUT_MS_MAX)
         return mcl_fail(MCSHM_INVALID_ARGUMENT, "options.control_timeout_ms is %u, not 1 .. %u",
                         out->control_timeout_ms, MCL_TIMEOUT_MS_MAX);
+    if (out->reconnect_ms > MCL_TIMEOUT_MS_MAX)
+        return mcl_fail(MCSHM_INVALID_ARGUMENT, "options.reconnect_ms is %u, not 0 .. %u",
+                        out->reconnect_ms, MCL_TIMEOUT_MS_MAX);
     return MCSHM_OK;
 }
 
@@ -192,8 +196,8 @@ static mcshm_status hello(struct mcshm *c, const mcshm_options *o)
         return mcl_fail(MCSHM_PROTOCOL, "the agent's HELLO came with %u descriptors, not 2", fds.n);
     }
     c->doorbell = fds.fd[1];
+    c->region_fd = fds.fd[0];
     status = attach_region(c, fds.fd[0], r.region_size);
-    close(fds.fd[0]);
     if (status != MCSHM_OK)
         return status;
 
@@ -208,6 +212,8 @@ static mcshm_status hello(struct mcshm *c, const mcshm_options *o)
         .never_sleeps = (r.features & MCS_FEATURE_NEVER_SLEEPS) != 0,
     };
     memcpy(c->info.agent_version, r.agent_version, sizeof(c->info.agent_version) - 1);
+    c->reconnect_ms = o->reconnect_ms;
+    c->kept = o->reconnect_ms != 0 && (r.features & MCS_FEATURE_KEPT) != 0;
     c->grants_version = mcs_load_acquire(&c->region.words->grants_version);
     c->tick_shift = c->region.header->tick_shift;
     c->tick_ns = 1e9 / (double)c->info.tick_hz;
@@ -220,6 +226,8 @@ static mcshm_status hello(struct mcshm *c, const mcshm_options *o)
  * were marked MADV_DONTFORK: other things may lie at their addresses by now. */
 static void destroy(struct mcshm *c, bool mapped)
 {
+    int fds[] = {c->doorbell, c->socket, c->half, c->region_fd, c->stir};
+
     while (c->queues != NULL) {
         struct mcshm_queue *q = c->queues;
 
@@ -233,14 +241,17 @@ static void destroy(struct mcshm *c, bool mapped)
     free(c->buffers);
     if (mapped && c->region_memory != NULL)
         munmap(c->region_memory, c->region_size);
-    if (c->doorbell >= 0)
-        close(c->doorbell);
-    if (c->socket >= 0)
-        close(c->socket);
+    for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++) {
+        if (fds[i] >= 0)
+            close(fds[i]);
+    }
+    free(c->socket_path);
     if (c->guard != NULL)
         munmap(c->guard, GUARD_SIZE);
-    if (mapped)
+    if (mapped) {
         pthread_mutex_destroy(&c->mutex);
+        pthread_mutex_destroy(&c->info_mutex);
+    }
     free(c);
 }
 
@@ -260,8 +271,9 @@ MCSHM_API mcshm_status mcshm_connect(const mcshm_options *options, mcshm **out)
     c = calloc(1, sizeof(*c));
     if (c == NULL)
         return mcl_fail(MCSHM_NO_MEMORY, "mcshm_connect: out of memory");
-    c->socket = c->doorbell = -1;
+    c->socket = c->doorbell = c->half = c->region_fd = c->stir = -1;
     pthread_mutex_init(&c->mutex, NULL);
+    pthread_mutex_init(&c->info_mutex, NULL);
     c->view = &c->empty;
     c->strict = o.strict;
     c->log = o.log;
@@ -284,6 +296,14 @@ MCSHM_API mcshm_status mcshm_connect(const mcshm_options *options, mcshm **out)
     if (status != MCSHM_OK)
         goto error;
     c->control_timeout_ms = o.control_timeout_ms;
+    if (c->kept)
+        status = mcl_watch_start(c, o.socket_path);
+    if (status != MCSHM_OK)
+        goto error;
+    if (!c->watched) { /* nobody will want it back */
+        close(c->region_fd);
+        c->region_fd = -1;
+    }
     *out = c;
     return MCSHM_OK;
 
@@ -316,8 +336,15 @@ MCSHM_API void mcshm_close(mcshm *c)
         return;
     forked = mcl_check(c) == MCSHM_FORKED;
     MCS_FAILPOINT(close_begin);
-    if (!forked && !c->broken && !mcl_down(c))
-        end_and_wait(c);
+    if (!forked)
+        mcl_watch_stop(c);
+    if (!forked && !c->broken && !mcl_down(c)) {
+        if (!c->away)
+            end_and_wait(c);
+        /* did the agent die before it had ended the session? acquire: pairs with its store */
+        if (c->away || (c->kept && mcs_load_acquire(&c->region.words->ended) == 0))
+            mcl_leave(c);
+    }
     destroy(c, !forked);
 }
 
@@ -328,6 +355,7 @@ MCSHM_API mcshm_status mcshm_get_info(mcshm *c, mcshm_info *out)
     if (status == MCSHM_OK && out == NULL)
         status = mcl_fail(MCSHM_INVALID_ARGUMENT, "mcshm_get_info: out is NULL");
     if (status == MCSHM_OK) {
+        pthread_mutex_lock(&c->info_mutex);
         *out = (mcshm_info){
             .agent_incarnation = c->info.agent_incarnation,
             .session_incarnation = c->info.session_incarnation,
@@ -337,8 +365,10 @@ MCSHM_API mcshm_status mcshm_get_info(mcshm *c, mcshm_info *out)
             .tick_hz = c->info.tick_hz,
             .deadline_us = c->info.deadline_us,
             .never_sleeps = c->info.never_sleeps,
+            .restarts = mcs_load_relaxed(&c->restarts), /* partner: resumed(), restore.c */
         };
         memcpy(out->agent_version, c->info.agent_version, sizeof(out->agent_version));
+        pthread_mutex_unlock(&c->info_mutex);
     }
     return status;
 }

@@ -30,10 +30,12 @@ static mcshm_status grant_ask(struct mcshm *c, uint32_t segment, uint64_t addres
     return MCSHM_OK;
 }
 
-static void grant_return(struct mcshm *c, uint32_t grant)
+static void grant_return(struct mcshm *c, uint32_t grant, uint32_t life)
 {
     struct mcs_msg m = {.b.unmap.grant = grant};
 
+    if (life != c->restarts) /* a later agent knows nothing of it */
+        return;
     /* the agent may have withdrawn it already */
     (void)mcl_call(c, MCS_MSG_UNMAP, &m, -1, NULL);
 }
@@ -84,14 +86,22 @@ MCSHM_API mcshm_status mcshm_map(mcshm *c, mcshm_segment segment, uint64_t addre
     res = map_extent(fds.fd[0], false, (void *)(uintptr_t)r.extent_address, &map_size, &base);
     mcl_close_fds(&fds);
     if (res != 0) {
-        grant_return(c, r.grant);
+        grant_return(c, r.grant, c->restarts);
         status = mcl_fail(MCSHM_NO_MEMORY, "mapping an extent of %llu bytes: %s",
                           (unsigned long long)r.extent_size, strerror(-res));
         goto out;
     }
     *out = (const uint8_t *)base + r.offset;
-    c->maps[c->nmaps++] =
-        (struct mcl_map){.grant = r.grant, .base = base, .size = map_size, .start = *out};
+    c->maps[c->nmaps++] = (struct mcl_map){
+        .grant = r.grant,
+        .life = c->restarts,
+        .segment = segment,
+        .address = address,
+        .length = size,
+        .base = base,
+        .size = map_size,
+        .start = *out,
+    };
 out:
     pthread_mutex_unlock(&c->mutex);
     return status;
@@ -114,12 +124,33 @@ MCSHM_API mcshm_status mcshm_unmap(mcshm *c, const void *mapped)
 
         c->maps[i] = c->maps[--c->nmaps];
         mcs_region_unmap(m.base, m.size);
-        grant_return(c, m.grant);
+        grant_return(c, m.grant, m.life);
     } else {
         status = mcl_fail(MCSHM_INVALID_HANDLE, "%p was not returned by mcshm_map()", mapped);
     }
     pthread_mutex_unlock(&c->mutex);
     return status;
+}
+
+void mcl_maps_renew(struct mcshm *c)
+{
+    for (size_t i = 0; i < c->nmaps; i++) {
+        struct mcl_map *map = &c->maps[i];
+        struct mcs_msg_map_reply r;
+        struct mcl_fds fds;
+
+        if (map->life == c->restarts)
+            continue;
+        /* the memory is mapped, and stays so, as after its owner's death */
+        if (grant_ask(c, map->segment, map->address, map->length, false, &r, &fds) == MCSHM_OK) {
+            mcl_close_fds(&fds);
+            map->grant = r.grant;
+            map->life = c->restarts;
+        } else {
+            mcl_log(c, MCSHM_LOG_WARNING, "the mapping at %p is not granted anew: %s", map->start,
+                    mcshm_last_error(c));
+        }
+    }
 }
 
 /* ---- copies in the caller's thread ----------------------------------------------- */
@@ -145,7 +176,7 @@ void mcl_grants_drop(struct mcshm *c, struct mcl_segment *s)
     (void)mcl_view_update(c, NULL); /* when memory is short it knows less: that is safe */
     for (size_t i = 0; i < n; i++) {
         if (!grants[i].sharing)
-            grant_return(c, grants[i].grant);
+            grant_return(c, grants[i].grant, grants[i].life);
     }
     grants_unmap(grants, n);
 out:
@@ -193,6 +224,7 @@ static int grant_map(struct mcshm *c, const struct mcl_segment *s,
         .access = b->access,
         .writable = writable,
         .grant = r.grant,
+        .life = c->restarts,
         .extent_address = b->address - r.offset,
         .map_size = r.extent_size,
     };
@@ -200,7 +232,7 @@ static int grant_map(struct mcshm *c, const struct mcl_segment *s,
     g->extent = base;
     mcl_close_fds(&fds);
     if (res != 0)
-        grant_return(c, r.grant);
+        grant_return(c, r.grant, g->life);
     return res;
 }
 
@@ -242,24 +274,40 @@ out:
     free(list);
 }
 
+/* Drops all grants and asks for those of the same segments anew, but for those of `s`. */
+static void grants_exchange(struct mcshm *c, const struct mcl_segment *s, uint64_t version)
+{
+    /* the old version stays on all views until the last old grant is off them */
+    for (size_t i = 0; i < c->nsegments; i++) {
+        c->segments[i].granted = c->segments[i].ngrants != 0;
+        mcl_grants_drop(c, &c->segments[i]);
+    }
+    c->grants_version = version;
+    for (size_t i = 0; i < c->nsegments; i++) {
+        if (c->segments[i].granted && &c->segments[i] != s)
+            grants_add(c, &c->segments[i]);
+    }
+}
+
+void mcl_grants_renew(struct mcshm *c)
+{
+    /* read before anything is asked, as below */
+    uint64_t version = mcs_load_acquire(&c->region.words->grants_version);
+
+    grants_exchange(c, NULL, version);
+    if (!c->grants_due) /* else the agent died meanwhile */
+        c->grants_off = false;
+    (void)mcl_view_extend(c); /* when memory is short the agent copies */
+}
+
 void mcl_grants_take(struct mcshm *c, struct mcl_segment *s)
 {
     /* read before anything is asked: what is withdrawn later makes the word differ from it;
      * acquire pairs with the agent's store */
     uint64_t version = mcs_load_acquire(&c->region.words->grants_version);
 
-    if (version != c->grants_version) {
-        /* the old version stays on all views until the last old grant is off them */
-        for (size_t i = 0; i < c->nsegments; i++) {
-            c->segments[i].granted = c->segments[i].ngrants != 0;
-            mcl_grants_drop(c, &c->segments[i]);
-        }
-        c->grants_version = version;
-        for (size_t i = 0; i < c->nsegments; i++) {
-            if (c->segments[i].granted && &c->segments[i] != s)
-                grants_add(c, &c->segments[i]);
-        }
-    }
+    if (version != c->grants_version)
+        grants_exchange(c, s, version);
     if (s != NULL)
         grants_add(c, s);
     (void)mcl_view_extend(c); /* when memory is short the agent copies */
@@ -278,6 +326,7 @@ void mcl_grants_fini(struct mcshm *c, bool mapped)
         if (mapped)
             grants_unmap(c->segments[i].grants, c->segments[i].ngrants);
         free(c->segments[i].grants);
+        free(c->segments[i].name);
     }
     free(c->segments);
     for (size_t i = 0; mapped && i < c->nmaps; i++)

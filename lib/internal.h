@@ -40,6 +40,8 @@
 struct mcl_extent {
     uint32_t handle;
     bool memfd; /* came by mcshm_register_memfd(), goes as a whole */
+    bool lost;  /* a later agent would not have it */
+    int fd;     /* to hand it back to a later agent; -1: none will come */
     uint8_t *base;
     uint64_t size;     /* that descriptors may name */
     uint64_t map_size; /* of the mapping, whole pages */
@@ -78,7 +80,7 @@ struct mcl_grant {
     uint32_t access;
     bool writable;                     /* the mapping */
     bool sharing;                      /* another grant of the segment owns the mapping */
-    uint32_t grant;                    /* names it to the agent */
+    uint32_t grant, life;              /* names it to the agent of that life */
     uint64_t extent_address, map_size; /* what is mapped: all of the buffer's extent */
     uint8_t *extent;
 };
@@ -86,6 +88,8 @@ struct mcl_grant {
 struct mcl_segment {
     uint32_t handle;
     uint32_t references;
+    char *name; /* as it was opened */
+    uint64_t incarnation;
     bool own, same_tenant;
     bool granted; /* had grants before they were dropped to be asked for anew */
     struct mcl_grant *grants;
@@ -94,7 +98,9 @@ struct mcl_segment {
 
 /* A mapping made by mcshm_map(). */
 struct mcl_map {
-    uint32_t grant;
+    uint32_t grant, life; /* names it to the agent of that life */
+    uint32_t segment;
+    uint64_t address, length; /* as they were asked for */
     uint8_t *base;
     uint64_t size;
     const void *start; /* what the caller got */
@@ -144,8 +150,9 @@ struct mcl_idle {
 struct mcshm {
     uint32_t *guard; /* a page of its own, wiped in a forked child */
     struct mcl_view *view;
-    uint32_t down; /* atomic: the agent has closed the session */
-    int socket, doorbell;
+    uint32_t down;        /* atomic: the session has ended for good */
+    uint32_t restarts;    /* atomic: how often a later agent took over: the session's life */
+    int socket, doorbell; /* numbers for good; what they name changes with each life */
     struct mcs_session_region region;
     void *region_memory;
     uint64_t region_size;
@@ -158,8 +165,29 @@ struct mcshm {
     mcshm_log_fn log;
     void *log_context;
 
+    /* constant while the watcher runs */
+    bool watched; /* there is one */
+    pthread_t watcher;
+    int stir;              /* eventfd that the watcher listens to */
+    uint32_t closing;      /* atomic: it is to end */
+    uint32_t reconnect_ms; /* how long a later agent is waited for */
+    int region_fd;
+    char *socket_path;
+
+    pthread_mutex_t info_mutex; /* what of `info` a later agent may change */
+
     pthread_mutex_t mutex; /* all below */
     bool broken;           /* the control channel is out of step: no more calls */
+    bool kept;             /* a later agent will know this session */
+    bool away;             /* the agent is gone, a later one is looked for */
+    bool welcome;          /* it has answered RESTORE, not yet RESUME */
+    bool inside;           /* the mutex is the watcher's */
+    bool grants_off;       /* no view has targets in others' memory: grants of an earlier life */
+    bool grants_due;       /* they are to be asked for anew */
+    uint16_t calling;      /* type of the control call under way, 0: none */
+    int half;              /* socket on which an answer to RESTORE is awaited, -1 */
+    uint32_t pause_ms;     /* between two tries */
+    int64_t away_until;    /* nanoseconds */
     uint32_t last_id;
     struct mcl_view *retired, *retired_last;
     struct mcl_view empty;
@@ -198,8 +226,11 @@ struct mcl_task {
     uint32_t flags;
     uint64_t cookie;
     uint64_t length;
-    uint32_t args;    /* unit of the argument block, MCS_ARGS_NONE */
-    uint32_t move_ns; /* of a copy in the caller's thread */
+    uint32_t args; /* unit of the argument block, MCS_ARGS_NONE */
+    union {
+        uint32_t move_ns; /* of a copy in the caller's thread */
+        uint32_t place;   /* else: of its descriptor among all ever pushed */
+    };
 };
 static_assert(sizeof(struct mcl_task) == 32, "two to a line, as the slots");
 
@@ -215,10 +246,12 @@ struct mcl_batch {
     uint32_t tasks;      /* submitted */
     uint32_t caller_tasks;
     uint64_t caller_bytes;
-    uint32_t staged; /* tasks with MCL_TASK_OPEN */
-    uint32_t room;   /* of slots */
-    uint32_t *slots; /* of its tasks, in order; kept when the batch is freed */
-    uint64_t pad[3];
+    uint32_t staged;   /* tasks with MCL_TASK_OPEN */
+    uint32_t room;     /* of slots */
+    uint32_t *slots;   /* of its tasks, in order; kept when the batch is freed */
+    uint32_t restarts; /* c->restarts when it was allocated */
+    uint32_t pad32;
+    uint64_t pad[2];
 };
 static_assert(sizeof(struct mcl_batch) == 64, "a batch is one cache line");
 
@@ -249,7 +282,10 @@ struct mcshm_queue {
     struct mcl_counters counters;
     uint64_t caller_max;
     struct mcl_idle idle;
+    uint32_t resumed; /* atomic: place from which the present agent has the descriptors */
+    uint32_t lost;    /* atomic: a later agent would not have the queue */
     uint32_t id;
+    int fd; /* of the region, to hand it back; -1: none will come */
     void *memory;
     uint64_t memory_size;
     struct mcshm_queue *next;
@@ -279,7 +315,7 @@ static inline mcshm_status mcl_check_queue(const struct mcshm_queue *q)
 
 static inline bool mcl_down(const struct mcshm *c)
 {
-    return mcs_load_relaxed(&c->down) != 0; /* set by mcl_hangup() of any thread */
+    return mcs_load_relaxed(&c->down) != 0; /* set by mcl_hangup() of any thread, or the watcher */
 }
 
 /* status.c: keeps the sentence for mcshm_last_error(), returns status */
@@ -298,10 +334,21 @@ struct mcl_fds {
 
 /*
  * Sends m->b as a request of this type (with send_fd unless that is -1) and replaces it by
- * the reply's body.  fds receives the descriptors of a reply; NULL: they are closed.
+ * the reply's body.  fds receives the descriptors of a reply; NULL: they are closed.  When the
+ * agent dies meanwhile and a later one takes over, the request is sent to that one: what the
+ * lists say when this is called is what the session has there.
  */
 mcshm_status mcl_call(struct mcshm *c, uint16_t type, struct mcs_msg *m, int send_fd,
                       struct mcl_fds *fds);
+/* One request and its answer, whatever its status (m->h.status). Negative errno: there is none. */
+int mcl_exchange(struct mcshm *c, uint16_t type, struct mcs_msg *m, int send_fd,
+                 struct mcl_fds *fds, int64_t deadline);
+/* -EPROTO: not the answer to that request. */
+int mcl_check_reply(const struct mcs_msg *m, uint16_t type, uint32_t id);
+/* The errors of mcl_exchange() that say: the other end is gone. */
+bool mcl_is_hangup(int res);
+/* Tells the agent to end the session; no more calls. */
+void mcl_end_session(struct mcshm *c);
 void mcl_close_fds(struct mcl_fds *fds);
 /* Asks the kernel whether the agent has closed its end; any thread, no mutex. */
 bool mcl_hangup(struct mcshm *c);
@@ -384,6 +431,26 @@ mcshm_status mcl_pool_free(struct mcshm *c, size_t index, struct mcl_private *dr
 size_t mcl_alloc_index(const struct mcshm *c, const void *start);
 void mcl_memory_fini(struct mcshm *c);
 
+/* ---- reconnect.c: needs the mutex, except start and stop -------------------------- */
+
+/* Starts the thread that notices the agent's death and comes back to a later one. */
+mcshm_status mcl_watch_start(struct mcshm *c, const char *socket_path);
+void mcl_watch_stop(struct mcshm *c);
+/* The agent's end is gone: for good, or a later one is looked for from now on (c->away). */
+void mcl_lost(struct mcshm *c);
+/* Comes back, by the deadline. AGENT_DOWN: not by then, or never. */
+mcshm_status mcl_come_back(struct mcshm *c, int64_t deadline);
+/* Away and about to close: a later agent learns that it need not wait for this session. */
+void mcl_leave(struct mcshm *c);
+
+/* ---- restore.c: needs the mutex --------------------------------------------------- */
+
+/* Gives a later agent, which has answered RESTORE, all that the lists hold; then its queues run
+ * again. 0; -EPIPE: it died, too; other errno: the two do not understand each other. */
+int mcl_hand_back(struct mcshm *c);
+/* Asks for the mappings of others' memory anew. The watcher's: no other call is under way. */
+void mcl_regrant(struct mcshm *c);
+
 /* ---- segment.c, grant.c: need the mutex ------------------------------------------ */
 
 /* Forgets what is published in [start, start + size): revoked or freed. The view is not updated. */
@@ -400,6 +467,10 @@ mcshm_status mcl_describe(struct mcshm *c, uint32_t segment, struct mcs_msg_buff
 void mcl_grants_take(struct mcshm *c, struct mcl_segment *s);
 /* The same when a grant has been withdrawn, else nothing: after a call that may have done so. */
 void mcl_grants_check(struct mcshm *c);
+/* All of them anew, for an agent that knows none. */
+void mcl_grants_renew(struct mcshm *c);
+/* Asks for what mcshm_map() has mapped anew. */
+void mcl_maps_renew(struct mcshm *c);
 /* Gives the segment's grants back; updates the view. */
 void mcl_grants_drop(struct mcshm *c, struct mcl_segment *s);
 /* `mapped`: false in a forked child, which never had the mappings. */
@@ -421,13 +492,19 @@ static inline struct mcl_batch *mcl_batch_get(struct mcshm_queue *q, mcshm_batch
     return &q->batches[index];
 }
 
+/* restore.c: the word of a task that went down with an agent, else 0 */
+uint64_t mcl_task_lost(const struct mcshm_queue *q, uint32_t slot) MCL_COLD;
+
 /* The slot's word when the task in it has ended, else 0. */
 static inline uint64_t mcl_task_end(const struct mcshm_queue *q, uint32_t slot)
 {
     uint64_t word = mcs_slot_peek(&q->shm, slot);
     uint32_t state = word & 0xff & ~MCS_SLOT_REMOTE_QUIESCED;
 
-    return word >> 32 == q->tasks[slot].generation && state >= MCS_STATE_INVALID ? word : 0;
+    if (word >> 32 == q->tasks[slot].generation && state >= MCS_STATE_INVALID)
+        return word;
+    /* relaxed: partner resumed(), restore.c; mcl_task_lost() looks again */
+    return __builtin_expect(mcs_load_relaxed(&q->c->restarts) != 0, 0) ? mcl_task_lost(q, slot) : 0;
 }
 
 /* submit.c: wakes the engine when it sleeps */

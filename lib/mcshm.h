@@ -14,8 +14,15 @@
  *   mcshm_batch    requests submitted and tracked together; belongs to one queue
  *
  * Every call returns a mcshm_status.  mcshm_last_error() has the sentence behind the
- * last failed control call.  The library never prints, exits, installs signal handlers,
- * starts threads or reads the environment; it logs through the caller's callback.
+ * last failed control call.  The library never prints, exits, installs signal handlers or
+ * reads the environment; it logs through the caller's callback.  It starts one thread a
+ * connection, which sleeps while the agent lives; none with options.reconnect_ms = 0.
+ *
+ * When the agent dies or is restarted, and something keeps its table (mcshmd --supervise,
+ * systemd), the connection comes back by itself to the agent that takes over: memory, queues,
+ * segments and handles are what they were, submissions and polls go on in the meantime, control
+ * calls wait.  A task that was in the dead agent's hands ends FAILED with AGENT_RESTARTED, unless
+ * it had ended: its bytes may or may not have moved, wholly or in part; ask for it again.
  *
  * After fork() the handles belong to the parent; in the child every call returns
  * MCSHM_FORKED, except mcshm_close(), and the child opens a connection of its own.
@@ -75,7 +82,9 @@ typedef enum mcshm_status {
     MCSHM_METADATA = 36,   /* etcd or http: running transfers and open segments are not touched */
     MCSHM_AUTH = 37,       /* between agents */
     MCSHM_ENCRYPTION = 38, /* [peer] require_encryption */
-    MCSHM_LOCAL_RESOURCE = 39
+    MCSHM_LOCAL_RESOURCE = 39,
+    MCSHM_AGENT_RESTARTED =
+        40 /* a later agent took over; this one was in the hands of the dead one */
 } mcshm_status;
 
 /* States of a task: the values of Mooncake's TransferStatusEnum. */
@@ -146,7 +155,8 @@ typedef enum mcshm_log_level {
     MCSHM_LOG_DEBUG = 3
 } mcshm_log_level;
 
-/* May be called from any thread that is inside a call of the library. Must not call back. */
+/* May be called from any thread that is inside a call of the library, and from the library's own.
+ * Must not call back. */
 typedef void (*mcshm_log_fn)(void *context, mcshm_log_level level, const char *text);
 
 typedef struct mcshm_options {
@@ -164,6 +174,11 @@ typedef struct mcshm_options {
     bool strict;      /* a slow path (private memory) is an error, not a fallback */
     mcshm_log_fn log; /* NULL: no log */
     void *log_context;
+    /* How long to look for a later agent when this one is gone; 0 .. 600,000; default 10,000. When
+     * none came by then, the session has ended: AGENT_DOWN. So it has at once when the agent
+     * ends it for good, when nothing keeps the agent's table, and with 0. Unless it is 0, the
+     * process keeps a descriptor of each extent and queue: mind RLIMIT_NOFILE. */
+    uint32_t reconnect_ms;
 } mcshm_options;
 
 #define MCSHM_CALLER_DEFAULT UINT64_MAX
@@ -181,7 +196,7 @@ mcshm_status mcshm_connect(const mcshm_options *o, mcshm **out);
 /*
  * Ends the session: unfinished tasks are canceled, queues, memory, segment and grants of
  * the session are given back, their mappings removed from the process. Waits for the agent to
- * let go, at most control_timeout_ms. No other call of this connection may run or follow. NULL is
+ * let go, at most control_timeout_ms, and not at all while the agent is away. No other call of this connection may run or follow. NULL is
  * fine. In a child of fork() it frees what the child inherited and leaves the session alone.
  */
 void mcshm_close(mcshm *c);
@@ -196,6 +211,7 @@ typedef struct mcshm_info {
     uint32_t deadline_us; /* the agent's default deadline of a task */
     bool never_sleeps;    /* the agent's engines never sleep: no doorbell, ever */
     char agent_version[32];
+    uint64_t restarts; /* how often a later agent has taken over, which agent_incarnation names */
 } mcshm_info;
 
 mcshm_status mcshm_get_info(mcshm *c, mcshm_info *out);

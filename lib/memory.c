@@ -2,8 +2,10 @@
 #include "internal.h"
 #include "shm/failpoint.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define ALIGN_MAX (UINT64_C(1) << 30)
 
@@ -51,11 +53,12 @@ static uint64_t whole_pages(uint64_t size, uint64_t page_size)
     return page_size == 0 ? size : (size + page_size - 1) / page_size * page_size;
 }
 
-/* Adds an extent to the list, mapped at its published address when that is free. */
+/* Adds an extent to the list, mapped at its published address when that is free. A copy of fd is kept
+ * where a later agent may want it back. */
 static mcshm_status extent_add(struct mcshm *c, int fd, const struct mcs_msg_extent_reply *r,
                                bool memfd)
 {
-    struct mcl_extent e = {.handle = r->extent, .memfd = memfd, .size = r->extent_size};
+    struct mcl_extent e = {.handle = r->extent, .memfd = memfd, .fd = -1, .size = r->extent_size};
     void *base = NULL;
     int res;
 
@@ -71,6 +74,17 @@ static mcshm_status extent_add(struct mcshm *c, int fd, const struct mcs_msg_ext
     if (res != 0)
         return mcl_fail(MCSHM_NO_MEMORY, "mapping an extent of %llu bytes: %s",
                         (unsigned long long)e.map_size, strerror(-res));
+    if (c->watched) {
+        e.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+        if (e.fd < 0) {
+            res = -errno;
+            mcs_region_unmap(base, e.map_size);
+            return mcl_fail(MCSHM_NO_MEMORY,
+                            "an extent's descriptor cannot be kept: %s; raise RLIMIT_NOFILE, or do "
+                            "without a later agent: options.reconnect_ms = 0",
+                            strerror(-res));
+        }
+    }
     e.base = base;
     c->extents[c->nextents++] = e;
     return MCSHM_OK;
@@ -79,7 +93,7 @@ static mcshm_status extent_add(struct mcshm *c, int fd, const struct mcs_msg_ext
 /* Takes an extent off the list; the mapping remains, to go when the view is updated. */
 static struct mcl_extent extent_remove(struct mcshm *c, uint32_t handle)
 {
-    struct mcl_extent *e = mcl_extent_by_handle(c, handle), gone = {0};
+    struct mcl_extent *e = mcl_extent_by_handle(c, handle), gone = {.fd = -1};
 
     if (e != NULL) {
         gone = *e;
@@ -90,10 +104,12 @@ static struct mcl_extent extent_remove(struct mcshm *c, uint32_t handle)
 
 static void extent_unmap(const struct mcl_extent *e)
 {
-    if (e->base == NULL)
-        return;
-    MCS_FAILPOINT(extent_unmap);
-    mcs_region_unmap(e->base, e->map_size);
+    if (e->base != NULL) {
+        MCS_FAILPOINT(extent_unmap);
+        mcs_region_unmap(e->base, e->map_size);
+    }
+    if (e->fd >= 0)
+        close(e->fd);
 }
 
 size_t mcl_alloc_index(const struct mcshm *c, const void *start)
@@ -186,7 +202,7 @@ mcshm_status mcl_pool_free(struct mcshm *c, size_t index, struct mcl_private *dr
 {
     struct mcl_alloc a = c->allocs[index];
     struct mcs_msg m = {.b.free = {.extent = a.extent, .offset = a.offset}};
-    struct mcl_extent gone = {0};
+    struct mcl_extent gone = {.fd = -1};
     mcshm_status status;
 
     status = mcl_call(c, MCS_MSG_FREE, &m, -1, NULL);

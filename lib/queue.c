@@ -81,6 +81,8 @@ void mcl_queue_free(struct mcshm_queue *q, bool mapped)
     free(q->batches);
     free(q->free_slots);
     free(q->tasks);
+    if (q->fd >= 0)
+        close(q->fd);
     if (mapped && q->memory != NULL)
         munmap(q->memory, q->memory_size);
     free(q);
@@ -139,6 +141,7 @@ MCSHM_API mcshm_status mcshm_queue_open(mcshm *c, const mcshm_queue_options *opt
     if (q == NULL)
         return mcl_fail(MCSHM_NO_MEMORY, "out of memory for a queue");
     memset(q, 0, sizeof(*q));
+    q->fd = -1;
 
     pthread_mutex_lock(&c->mutex);
     m.b.queue_open = (struct mcs_msg_queue_open){
@@ -159,6 +162,10 @@ MCSHM_API mcshm_status mcshm_queue_open(mcshm *c, const mcshm_queue_options *opt
     if (MCS_FAIL(queue_tables) != 0 || mcl_queue_init(q, c) != 0) {
         status = mcl_fail(MCSHM_NO_MEMORY, "out of memory for a queue of %u slots", q->shm.slots);
         goto error_close;
+    }
+    if (c->watched) { /* a later agent will want it back */
+        q->fd = fds.fd[0];
+        fds.n = 0;
     }
     mcl_close_fds(&fds);
     q->next = c->queues;

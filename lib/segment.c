@@ -244,6 +244,7 @@ MCSHM_API mcshm_status mcshm_segment_open(mcshm *c, const char *name, mcshm_segm
     struct mcs_msg m = {0};
     struct mcs_msg_segment_open_reply r;
     struct mcl_segment *s;
+    char *copy = NULL;
     mcshm_status status = mcl_check(c);
 
     if (status != MCSHM_OK)
@@ -255,7 +256,8 @@ MCSHM_API mcshm_status mcshm_segment_open(mcshm *c, const char *name, mcshm_segm
         return bad_name();
     memcpy(m.b.segment_open.name, name, strlen(name));
     pthread_mutex_lock(&c->mutex);
-    if (mcl_grow(&c->segments, c->nsegments, &c->segments_room, sizeof(*s)) != 0) {
+    copy = strdup(name);
+    if (copy == NULL || mcl_grow(&c->segments, c->nsegments, &c->segments_room, sizeof(*s)) != 0) {
         status = mcl_fail(MCSHM_NO_MEMORY, "out of memory for one more segment");
         goto out;
     }
@@ -268,15 +270,19 @@ MCSHM_API mcshm_status mcshm_segment_open(mcshm *c, const char *name, mcshm_segm
         s = &c->segments[c->nsegments++];
         *s = (struct mcl_segment){
             .handle = r.segment,
+            .name = copy,
+            .incarnation = r.incarnation,
             .own = c->segment_incarnation != 0 && r.incarnation == c->segment_incarnation,
             .same_tenant = r.same_tenant != 0,
         };
+        copy = NULL;
     }
     s->references++;
     mcl_grants_take(c, s);
     *out = r.segment;
 out:
     pthread_mutex_unlock(&c->mutex);
+    free(copy);
     return status;
 }
 
@@ -298,6 +304,7 @@ MCSHM_API mcshm_status mcshm_segment_close(mcshm *c, mcshm_segment segment)
         mcl_grants_drop(c, s);
     status = mcl_call(c, MCS_MSG_SEGMENT_CLOSE, &m, -1, NULL);
     if (--s->references == 0) {
+        free(s->name);
         *s = c->segments[--c->nsegments];
         (void)mcl_view_update(c, NULL); /* when memory is short it knows less: that is safe */
     }

@@ -132,6 +132,7 @@ mcshm_status mcl_private_unregister(struct mcshm *c, void *start)
         mcs_store_relaxed(&p->gone, 0u);
         p->next = c->privates;
         c->privates = p;
+        (void)mcl_view_extend(c); /* when memory is short it knows less: that is safe */
     }
     return status;
 }

@@ -20,6 +20,7 @@ struct submission {
     uint32_t ring;      /* of them in descriptors */
     uint32_t staged;    /* of these on private memory */
     uint32_t submitted; /* time, as descriptors have it */
+    uint32_t place;     /* in the ring, of the first */
     struct mcl_caller caller;
 };
 
@@ -41,6 +42,8 @@ static mcshm_status full(struct mcshm_queue *q, mcshm_status status)
 {
     if (mcl_idle_down(q->c, &q->idle))
         return mcl_fail(MCSHM_AGENT_DOWN, "the agent ended the session: connect again");
+    if (mcs_load_relaxed(&q->lost) != 0) /* partner: queues_back(), restore.c */
+        return mcl_fail(MCSHM_AGENT_DOWN, "a later agent did not take the queue: open another");
     mcs_count(&q->counters.ring_full, 1); /* relaxed: partner mcshm_get_stats() */
     return status;
 }
@@ -71,6 +74,7 @@ static mcshm_status begin(struct submission *s, mcshm_queue *q, mcshm_batch batc
     if (n > q->nfree)
         return full(q, MCSHM_NO_SLOTS);
     s->submitted = (uint32_t)(mcs_ticks() >> q->c->tick_shift);
+    s->place = q->shm.ring->prod.tail; /* written by this thread alone */
     return MCSHM_OK;
 }
 
@@ -155,10 +159,12 @@ static struct mcl_task *next_task(struct submission *s, const mcshm_request *r, 
     return t;
 }
 
-static struct mcs_desc *next_desc(struct submission *s, const mcshm_request *r,
-                                  const struct mcl_task *t, uint32_t slot, uint8_t op)
+static struct mcs_desc *next_desc(struct submission *s, const mcshm_request *r, struct mcl_task *t,
+                                  uint32_t slot, uint8_t op)
 {
-    struct mcs_desc *d = &s->q->descs[s->ring++];
+    struct mcs_desc *d = &s->q->descs[s->ring];
+
+    t->place = s->place + s->ring++;
 
     *d = (struct mcs_desc){
         .op = op,

@@ -97,7 +97,7 @@ static void add_targets(const struct mcshm *c, struct mcl_view *v)
                 .writable = (b->access & MCS_ACCESS_WRITE) != 0,
             };
         }
-        for (size_t k = 0; k < s->ngrants; k++) {
+        for (size_t k = 0; !c->grants_off && k < s->ngrants; k++) {
             const struct mcl_grant *g = &s->grants[k];
 
             v->targets[v->ntargets++] = (struct mcl_target){

@@ -12,9 +12,10 @@
  *   +--------------------------------+ 512       +--------------------------------+ 512
  *   | mcs_session_words              |           | mcs_doorbell                   |
  *   |   agent line   inbox head,     |           |   agent line   need_wakeup     |
- *   |                grants version  |           |   client line  waiters         |
- *   |   client line  inbox tail,     |           |   caller line  copy in the     |
- *   |                inbox waiter    |           |                caller's thread |
+ *   |                grants version, |           |   client line  waiters         |
+ *   |                ended           |           |   caller line  copy in the     |
+ *   |   client line  inbox tail,     |           |                caller's thread |
+ *   |                inbox waiter    |           |   life line    taken, resumed  |
  *   +--------------------------------+ 1024      +--------------------------------+ ring_offset
  *   | inbox: records of 64-byte      |           | struct rte_ring, elements of   |
  *   | units, wraps, agent writes     |           | 64 bytes (mcs_desc), SP/SC     |
@@ -39,7 +40,7 @@
 
 #include "status.h"
 
-#define MCS_ABI_VERSION 1u
+#define MCS_ABI_VERSION 2u
 #define MCS_QUEUE_MAGIC UINT64_C(0x4555455551434d01)   /* "\1MCQUEUE" */
 #define MCS_SESSION_MAGIC UINT64_C(0x5353534553434d01) /* "\1MCSESSS" */
 
@@ -57,6 +58,8 @@
 
 /* Features an agent may offer; a client ignores bits it does not know. */
 #define MCS_FEATURE_NEVER_SLEEPS (UINT64_C(1) << 0) /* idle = busy: no doorbell needed */
+#define MCS_FEATURE_KEPT                                                                           \
+    (UINT64_C(1) << 1) /* somebody keeps the ledger: a later agent takes over */
 
 enum mcs_op {
     MCS_OP_NONE = 0,
@@ -247,8 +250,17 @@ struct mcs_doorbell {
     uint64_t staged_tasks;
     uint64_t staged_bytes;
     uint8_t pad3[MCS_GUARD - 40];
+    /*
+     * life line, the agent's: what an agent that takes over from a dead one must know, and what a
+     * client must know of the change. In the normal course nobody reads it.
+     */
+    uint32_t taken;      /* descriptors ever taken from the ring; free-running */
+    uint32_t resumed;    /* value of `taken` from which the present agent goes on */
+    uint64_t resumed_by; /* that agent's incarnation; 0: the one that made the queue */
+    uint8_t pad4[MCS_GUARD - 16];
 };
-static_assert(sizeof(struct mcs_doorbell) == 3 * MCS_GUARD, "mcs_doorbell layout");
+static_assert(sizeof(struct mcs_doorbell) == 4 * MCS_GUARD, "mcs_doorbell layout");
+static_assert(offsetof(struct mcs_doorbell, taken) == 3 * MCS_GUARD, "mcs_doorbell layout");
 static_assert(offsetof(struct mcs_doorbell, waiters) == MCS_GUARD, "mcs_doorbell layout");
 static_assert(offsetof(struct mcs_doorbell, caller_active) == 2 * MCS_GUARD, "mcs_doorbell layout");
 
@@ -309,7 +321,8 @@ struct mcs_session_words {
     /* agent's line */
     uint64_t inbox_head;     /* bytes ever produced; its low half is the reader's futex */
     uint64_t grants_version; /* grows whenever a mapped grant of this session is withdrawn */
-    uint8_t pad0[MCS_GUARD - 16];
+    uint32_t ended;          /* 1: the agent has ended this session for good, it cannot come back */
+    uint8_t pad0[MCS_GUARD - 20];
     /* client's line */
     uint64_t inbox_tail; /* bytes ever consumed */
     uint32_t inbox_waiting;

@@ -20,6 +20,9 @@
     __atomic_compare_exchange_n((p), (expected), (v), false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
 /* Both sides of a store-then-load handshake (Dekker) stand on this. */
 #define mcs_fence_full() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+/* Orders stores of one thread in its own program order, which is all that a reader needs who
+ * looks after that thread's death: a processor drops no store of an instruction that is done. */
+#define mcs_fence_compiler() __atomic_signal_fence(__ATOMIC_SEQ_CST)
 /* The two sides of a sequence lock. */
 #define mcs_fence_release() __atomic_thread_fence(__ATOMIC_RELEASE)
 #define mcs_fence_acquire() __atomic_thread_fence(__ATOMIC_ACQUIRE)

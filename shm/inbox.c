@@ -54,6 +54,26 @@ int mcs_session_region_attach(struct mcs_session_region *r, void *mem, uint64_t 
     return 0;
 }
 
+int mcs_session_region_resume(struct mcs_session_region *r, void *mem, uint64_t inbox_size,
+                              uint64_t session_incarnation, uint64_t agent_incarnation,
+                              uint64_t features, uint64_t *head, uint64_t *tail)
+{
+    struct mcs_session_header *h = mem;
+
+    if (mcs_session_region_attach(r, mem, mcs_session_region_size(inbox_size)) != 0 ||
+        r->inbox_size != inbox_size)
+        return -EPROTO;
+    view(r, mem, inbox_size); /* the client could have put another sound header there */
+    *head = mcs_load_acquire(&r->words->inbox_head); /* I2: its writer is dead */
+    *tail = mcs_load_acquire(&r->words->inbox_tail); /* I1 */
+    if (mcs_load_relaxed(&h->session_incarnation) != session_incarnation || *head % MCS_LINE != 0 ||
+        *tail % MCS_LINE != 0 || *head - *tail > inbox_size)
+        return -EPROTO;
+    mcs_store_relaxed(&h->agent_incarnation, agent_incarnation);
+    mcs_store_relaxed(&h->features, features);
+    return 0;
+}
+
 static uint64_t record_size(uint32_t name_length, uint32_t message_length)
 {
     uint64_t n = sizeof(struct mcs_inbox_record) + (uint64_t)name_length + message_length;

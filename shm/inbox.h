@@ -32,6 +32,15 @@ uint64_t mcs_session_region_size(uint64_t inbox_size);
 void mcs_session_region_create(struct mcs_session_region *r, void *mem, uint64_t inbox_size,
                                const struct mcs_session_header *h);
 
+/*
+ * Agent: views a region that an earlier agent filled and that its client has kept; tells the client
+ * who serves it now. *head and *tail: of the inbox. -EPROTO: the header is not this session's, or
+ * the inbox's words are impossible.
+ */
+int mcs_session_region_resume(struct mcs_session_region *r, void *mem, uint64_t inbox_size,
+                              uint64_t session_incarnation, uint64_t agent_incarnation,
+                              uint64_t features, uint64_t *head, uint64_t *tail);
+
 /* Client: -EPROTONOSUPPORT for another ABI, -EPROTO for a contradiction. */
 int mcs_session_region_attach(struct mcs_session_region *r, void *mem, uint64_t size);
 

@@ -32,23 +32,27 @@ static const struct {
     [MCS_MSG_UNMAP] = {sizeof(struct mcs_msg_unmap), 0},
     [MCS_MSG_QUERY] = {sizeof(struct mcs_msg_query), sizeof(struct mcs_msg_query_reply)},
     [MCS_MSG_PING] = {sizeof(struct mcs_msg_ping), sizeof(struct mcs_msg_ping_reply)},
+    [MCS_MSG_RESTORE] = {sizeof(struct mcs_msg_restore), sizeof(struct mcs_msg_hello_reply)},
+    [MCS_MSG_EXTENT_BACK] = {sizeof(struct mcs_msg_extent_back),
+                             sizeof(struct mcs_msg_extent_back_reply)},
+    [MCS_MSG_ALLOCS_BACK] = {sizeof(struct mcs_msg_allocs_back), 0},
+    [MCS_MSG_QUEUE_BACK] = {sizeof(struct mcs_msg_queue_back),
+                            sizeof(struct mcs_msg_queue_open_reply)},
+    [MCS_MSG_OPEN_BACK] = {sizeof(struct mcs_msg_open_back),
+                           sizeof(struct mcs_msg_segment_open_reply)},
+    [MCS_MSG_RESUME] = {0, 0},
     [MCS_MSG_RELOAD] = {0, sizeof(struct mcs_msg_query_reply)},
     [MCS_MSG_TRACE] = {sizeof(struct mcs_msg_trace), sizeof(struct mcs_msg_query_reply)},
 };
 
-static bool known(uint16_t type)
-{
-    return type != 0 && type < MCS_MSG_COUNT && (type <= MCS_MSG_PING || type >= MCS_MSG_RELOAD);
-}
-
 size_t mcs_msg_request_size(uint16_t type)
 {
-    return known(type) ? sizes[type].request : SIZE_MAX;
+    return type == 0 || type >= MCS_MSG_COUNT ? SIZE_MAX : sizes[type].request;
 }
 
 size_t mcs_msg_reply_size(uint16_t type)
 {
-    return known(type) ? sizes[type].reply : SIZE_MAX;
+    return type == 0 || type >= MCS_MSG_COUNT ? SIZE_MAX : sizes[type].reply;
 }
 
 union fd_space {

@@ -20,7 +20,7 @@
 #include "abi.h"
 
 #define MCS_MSG_MAGIC 0x4d485343u /* "CSHM" */
-#define MCS_MSG_VERSION 1u
+#define MCS_MSG_VERSION 2u
 #define MCS_MSG_MAX 8192u /* bytes of the longest message */
 #define MCS_MSG_FDS_MAX 2u
 
@@ -42,10 +42,17 @@ enum mcs_msg_type {
     MCS_MSG_DESCRIBE = 15,
     MCS_MSG_MAP = 16, /* reply + fd of the granted extent */
     MCS_MSG_UNMAP = 17,
-    MCS_MSG_QUERY = 18,  /* reply + fd of a memfd with JSON text */
-    MCS_MSG_PING = 19,   /* another host's agent */
-    MCS_MSG_RELOAD = 26, /* reply + fd of a memfd with JSON text */
-    MCS_MSG_TRACE = 27,  /* the same */
+    MCS_MSG_QUERY = 18, /* reply + fd of a memfd with JSON text */
+    MCS_MSG_PING = 19,  /* another host's agent */
+    /* A client that comes back to a later agent. RESTORE in place of HELLO, RESUME last. */
+    MCS_MSG_RESTORE = 20,     /* request + fd of the session region; reply + fd of a doorbell */
+    MCS_MSG_EXTENT_BACK = 21, /* request + fd of the extent */
+    MCS_MSG_ALLOCS_BACK = 22, /* allocations in such an extent */
+    MCS_MSG_QUEUE_BACK = 23,  /* request + fd of the queue region */
+    MCS_MSG_OPEN_BACK = 24,   /* a segment that was open, under the handle that it had */
+    MCS_MSG_RESUME = 25,      /* everything is back that will come; the queues are served again */
+    MCS_MSG_RELOAD = 26,      /* reply + fd of a memfd with JSON text */
+    MCS_MSG_TRACE = 27,       /* the same */
     MCS_MSG_COUNT
 };
 
@@ -215,6 +222,57 @@ struct mcs_msg_query_reply { /* of QUERY, RELOAD, TRACE */
     uint64_t length;         /* bytes of JSON in the memfd */
 };
 
+/*
+ * The client comes back to the agent that has taken over. The reply is a struct
+ * mcs_msg_hello_reply with the new agent's incarnation and a fresh doorbell eventfd; the
+ * session's incarnation, its region and what it published (the name) are as before. NOT_FOUND:
+ * no agent before this one has left such a session, or its time is over; PERMISSION: another
+ * process's or user's; BAD_SHM: not the region that the session was given; VERSION.
+ */
+struct mcs_msg_restore { /* + fd: session region */
+    uint32_t abi_version;
+    uint32_t reserved;
+    uint64_t features;
+    uint64_t agent_incarnation;   /* of the agent that made, or last restored, the session */
+    uint64_t session_incarnation; /* as in its HELLO reply */
+};
+
+/* One extent, allocated or registered, under the handle and at the published address that it
+ * had. Allocations in it follow with ALLOCS_BACK. */
+struct mcs_msg_extent_back { /* + fd */
+    uint32_t extent;
+    uint32_t reserved;
+    uint64_t size; /* of the whole extent */
+};
+struct mcs_msg_extent_back_reply {
+    uint64_t address;
+    uint64_t page_size;
+};
+
+#define MCS_MSG_ALLOCS_MAX 128u
+struct mcs_msg_allocs_back { /* all or none of them are taken */
+    uint32_t extent;
+    uint32_t count; /* of `allocs`, 1 to MCS_MSG_ALLOCS_MAX */
+    struct {
+        uint64_t offset;
+        uint64_t size; /* bytes, as they were asked for */
+    } allocs[MCS_MSG_ALLOCS_MAX];
+};
+
+struct mcs_msg_queue_back { /* + fd; the reply is a struct mcs_msg_queue_open_reply */
+    uint32_t queue_id;
+    uint32_t depth, slots, batches; /* as its header says */
+    uint32_t reserved[2];
+    uint64_t args_size;
+};
+
+struct mcs_msg_open_back { /* the reply is a struct mcs_msg_segment_open_reply */
+    uint32_t segment;      /* the handle that it had, and will have */
+    uint32_t reserved;
+    uint64_t incarnation; /* of the segment; STALE when another one has the name now */
+    char name[MCS_NAME_MAX];
+};
+
 struct mcs_msg_ping {
     char address[MCS_ADDRESS_MAX]; /* "host:port" of its [peer] listen */
     uint32_t timeout_ms;
@@ -260,6 +318,12 @@ union mcs_msg_body {
     struct mcs_msg_unmap unmap;
     struct mcs_msg_query query;
     struct mcs_msg_query_reply query_reply;
+    struct mcs_msg_restore restore;
+    struct mcs_msg_extent_back extent_back;
+    struct mcs_msg_extent_back_reply extent_back_reply;
+    struct mcs_msg_allocs_back allocs_back;
+    struct mcs_msg_queue_back queue_back;
+    struct mcs_msg_open_back open_back;
     struct mcs_msg_ping ping;
     struct mcs_msg_ping_reply ping_reply;
     struct mcs_msg_trace trace;

@@ -5,7 +5,7 @@
  * abi.h draws the layout.
  *
  * Who writes what:  client  ring elements and prod words, waiters, caller line, arguments
- *                   agent   header, ring's cons words, need_wakeup, batch lines, slots
+ *                   agent   header, ring's cons words, need_wakeup, life line, batch lines, slots
  * Who may die:      either side, at any instruction; nothing here is ever locked.
  *
  * Two store-then-load handshakes (each side: store, full fence, load):
@@ -57,6 +57,21 @@ int mcs_queue_create(struct mcs_queue *q, struct mcs_ring_consumer *consumer, vo
                      const struct mcs_queue_layout *layout, uint32_t queue_id,
                      uint64_t session_incarnation, uint64_t features);
 
+/*
+ * Agent: views a queue that an earlier agent laid out and that its client has kept, and goes on
+ * where that one was: everything up to mcs_doorbell.taken was in its hands. The layout is what
+ * the agent's own table says; the header must agree with it. Nothing is written but the ring's
+ * consumer words. -EPROTONOSUPPORT: laid out by another build; -EPROTO: the header is not this
+ * queue's, or the ring claims more than it holds.
+ */
+int mcs_queue_resume(struct mcs_queue *q, struct mcs_ring_consumer *consumer, void *mem,
+                     const struct mcs_queue_layout *layout, uint32_t queue_id,
+                     uint64_t session_incarnation, uint64_t features);
+
+/* Agent: says so to the client, once the queue is about to be served again. */
+void mcs_queue_resumed(struct mcs_queue *q, const struct mcs_ring_consumer *consumer,
+                       uint64_t agent_incarnation);
+
 /* Client: views a queue that the agent laid out. -EPROTONOSUPPORT: built against another
  * ABI or another rte_ring; -EPROTO: the header contradicts itself or `size`. */
 int mcs_queue_attach(struct mcs_queue *q, void *mem, uint64_t size);
@@ -66,7 +81,7 @@ int mcs_queue_attach(struct mcs_queue *q, void *mem, uint64_t size);
 /* After a push: must the engine be woken?  Client half of the engine's sleep. */
 static inline bool mcs_queue_must_wake(const struct mcs_queue *q)
 {
-    if (q->never_sleeps)
+    if (mcs_load_relaxed(&q->never_sleeps)) /* partner: queue_back() of the library */
         return false;
     mcs_fence_full(); /* orders the push before this look; partner: mcs_queue_sleep() */
     return mcs_load_relaxed(&q->doorbell->need_wakeup) != 0;
@@ -131,6 +146,19 @@ static inline bool mcs_caller_begin(struct mcs_queue *q, const struct mcs_sessio
 static inline void mcs_caller_end(struct mcs_queue *q)
 {
     mcs_store_release(&q->doorbell->caller_active, 0u);
+}
+
+/*
+ * Which agent serves the queue (0: the one that made it), and from which descriptor on: those
+ * pushed at a place before *from were in the hands of an earlier one. L2: acquire, pairs with the
+ * release in mcs_queue_resumed().
+ */
+static inline uint64_t mcs_queue_life(const struct mcs_queue *q, uint32_t *from)
+{
+    uint64_t by = mcs_load_acquire(&q->doorbell->resumed_by);
+
+    *from = mcs_load_relaxed(&q->doorbell->resumed);
+    return by;
 }
 
 /* ---- agent ----------------------------------------------------------------------- */

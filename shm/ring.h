@@ -7,6 +7,10 @@
  * header, prod.tail, and writes two, cons.head and cons.tail; size, mask and its
  * index stay in struct mcs_ring_consumer, which the client cannot reach.
  * tests/model/ring.pml is a model of both sides.
+ *
+ * What was taken is counted outside of the ring, too, before any of it is executed
+ * (mcs_doorbell.taken): an agent that takes over from one that was killed goes on
+ * there, and the client learns which of its descriptors were in the dead one's hands.
  */
 #ifndef MCS_RING_H
 #define MCS_RING_H
@@ -64,6 +68,7 @@ static inline unsigned mcs_ring_room(const struct rte_ring *ring)
 struct mcs_ring_consumer {
     struct rte_ring *ring;
     const struct mcs_desc *elements;
+    uint32_t *taken;    /* the doorbell's: what `head` is, for a later agent */
     uint32_t size;      /* power of two */
     uint32_t head;      /* next element to take; free-running */
     uint32_t published; /* what cons.tail says */
@@ -103,6 +108,11 @@ static inline int mcs_ring_take(struct mcs_ring_consumer *c, struct mcs_desc *ou
     for (uint32_t i = 0; i < n; i++)
         memcpy(&out[i], &c->elements[(c->head + i) & (c->size - 1)], sizeof(*out));
     c->head += n;
+    /* L1: after the copies above, before what the caller does with them; partner: whoever looks
+     * after this process's death, mcs_queue_resume() and the client. */
+    mcs_fence_compiler();
+    mcs_store_relaxed(c->taken, c->head);
+    mcs_fence_compiler();
     c->quiet = 0;
     if (c->head - c->published >= (c->size >= 16 ? c->size / 8 : 1))
         mcs_ring_publish(c);

@@ -48,7 +48,8 @@
     X(METADATA, 36, "the metadata service does not answer or refuses")                             \
     X(AUTH, 37, "the peer failed authentication")                                                  \
     X(ENCRYPTION, 38, "encryption is required and no encrypted rail exists")                       \
-    X(LOCAL_RESOURCE, 39, "this host is out of ports, descriptors or buffers")
+    X(LOCAL_RESOURCE, 39, "this host is out of ports, descriptors or buffers")                     \
+    X(AGENT_RESTARTED, 40, "agent restarted while it had this in hand")
 
 enum mcs_status {
 #define MCS_STATUS_ENUM(name, value, text) MCS_##name = value,

@@ -73,6 +73,7 @@ static inline void local_setup(struct local *l, uint32_t depth, uint32_t slots, 
     l->c->socket = pair[0];
     l->agent = pair[1];
     l->c->doorbell = eventfd(0, EFD_CLOEXEC);
+    l->c->half = l->c->region_fd = l->c->stir = -1;
     l->c->view = &l->c->empty;
     l->c->tick_ns = 1.0;
     l->c->control_timeout_ms = 1000;
@@ -85,12 +86,16 @@ static inline void local_setup(struct local *l, uint32_t depth, uint32_t slots, 
     l->c->extents = calloc(8, sizeof(*l->c->extents));
     l->c->extents_room = 8;
     l->c->nextents = 1;
-    l->c->extents[0] = (struct mcl_extent){
-        .handle = LOCAL_EXTENT, .base = l->memory, .size = LOCAL_SIZE, .map_size = LOCAL_SIZE};
+    l->c->extents[0] = (struct mcl_extent){.handle = LOCAL_EXTENT,
+                                           .fd = -1,
+                                           .base = l->memory,
+                                           .size = LOCAL_SIZE,
+                                           .map_size = LOCAL_SIZE};
     cr_assert_eq(mcl_view_update(l->c, NULL), 0);
 
     cr_assert_eq(mcs_queue_layout(depth, slots, batches, args_size, &layout), 0);
     l->q = local_zeroed(sizeof(*l->q));
+    l->q->fd = -1;
     cr_assert_eq(mcs_queue_create(&l->q->shm, &l->consumer, local_zeroed(layout.total_size),
                                   &layout, 1, 1, 0),
                  0);

@@ -39,7 +39,7 @@ lib = C.CDLL(os.path.join(ROOT, "build/lib/libmcshm.so.0") if SAN == "thread"
  RING_FULL, NO_SLOTS, ARGS_FULL, TOO_MANY_TASKS, NO_BATCHES, BUSY, TIMEOUT, CANCELED, NOT_FOUND,
  EXISTS, VERSION, AGENT_DOWN, PERMISSION, NOT_SUPPORTED, BAD_SHM, REVOKED, OVERLAP, FORKED,
  INBOX_FULL, STRICT, LIMIT, PROTOCOL, MEMORY_FAULT, INTERNAL, PEER_UNREACHABLE, STALE, CHECKSUM, RAIL,
- METADATA, AUTH, ENCRYPTION, LOCAL_RESOURCE) = range(40)
+ METADATA, AUTH, ENCRYPTION, LOCAL_RESOURCE, AGENT_RESTARTED) = range(41)
 WAITING, PENDING, INVALID, S_CANCELED, COMPLETED, S_TIMEOUT, FAILED = range(7)
 READ, WRITE = 1, 2
 A_READ, A_WRITE, A_MAP_READ, A_MAP_WRITE = 1, 2, 4, 8
@@ -53,7 +53,7 @@ class Options(C.Structure):
     _fields_ = [("size", C.c_size_t), ("socket_path", C.c_char_p), ("name", C.c_char_p),
                 ("connect_timeout_ms", C.c_uint32), ("control_timeout_ms", C.c_uint32),
                 ("caller_max", C.c_uint64), ("strict", C.c_bool), ("log", C.c_void_p),
-                ("log_context", C.c_void_p)]
+                ("log_context", C.c_void_p), ("reconnect_ms", C.c_uint32)]
 
 
 class QueueOptions(C.Structure):
@@ -96,7 +96,8 @@ class Buffer(C.Structure):
 class Info(C.Structure):
     _fields_ = [(n, C.c_uint64) for n in ("agent_incarnation", "session_incarnation", "tenant",
                                           "page_size", "caller_max", "tick_hz")] + \
-        [("deadline_us", C.c_uint32), ("never_sleeps", C.c_bool), ("agent_version", C.c_char * 32)]
+        [("deadline_us", C.c_uint32), ("never_sleeps", C.c_bool), ("agent_version", C.c_char * 32),
+         ("restarts", C.c_uint64)]
 
 
 class Stats(C.Structure):
@@ -197,11 +198,13 @@ def skip(reason):
 class Client:
     """One connection with one queue."""
 
-    def __init__(self, path, name="test", caller_max=0, strict=False, queue=None):
+    def __init__(self, path, name="test", caller_max=0, strict=False, queue=None, **more):
         o = Options()
         lib.mcshm_options_init(C.byref(o))
         o.socket_path, o.name = path.encode(), name.encode()
         o.caller_max, o.strict = caller_max, strict
+        for field, value in more.items():
+            setattr(o, field, value)
         self.c, self.q = C.c_void_p(), C.c_void_p()
         self.do("connect", C.byref(o), C.byref(self.c))
         if queue is None:
@@ -444,6 +447,9 @@ class Agent:
     def alive(self):
         return self.process.poll() is None
 
+    def pid(self):
+        return self.process.pid
+
     def stop(self):
         """SIGTERM; returns the exit status."""
         self.process.send_signal(signal.SIGTERM)
@@ -455,16 +461,16 @@ class Agent:
 
     def freeze(self):
         """SIGSTOP, and all of its threads have stopped."""
-        self.process.send_signal(signal.SIGSTOP)
+        os.kill(self.pid(), signal.SIGSTOP)
 
         def stopped():
-            tasks = f"/proc/{self.process.pid}/task"
+            tasks = f"/proc/{self.pid()}/task"
             return all(open(f"{tasks}/{t}/stat").read().rpartition(")")[2].split()[0] == "T"
                        for t in os.listdir(tasks))
         await_(stopped, "the agent to stand still")
 
     def thaw(self):
-        self.process.send_signal(signal.SIGCONT)
+        os.kill(self.pid(), signal.SIGCONT)
 
     def ask(self, *words):
         """What `mcshm --json WORDS` says."""
@@ -484,7 +490,7 @@ class Agent:
         """Open descriptors, once their number stands still: a session may be on its way out."""
         last, same = None, 0
         while same < 10:
-            n = len(os.listdir(f"/proc/{self.process.pid}/fd"))
+            n = len(os.listdir(f"/proc/{self.pid()}/fd"))
             same = same + 1 if n == last else 0
             last = n
             time.sleep(0.002)
@@ -502,6 +508,41 @@ class Agent:
         await_(self.empty, "sessions and memory to go: " + json.dumps(self.status()))
         equal(self.stop(), 0, "exit status of the agent: " + self.text())
         check(not os.path.exists(self.socket), "the socket is still there")
+
+
+class Supervised(Agent):
+    """The same under `mcshmd --supervise`: `process` is the supervisor, pid() the present agent's."""
+
+    def command(self, *more):
+        words = super().command(*more)
+        return words[:len(self.prefix) + 1] + ["--supervise"] + words[len(self.prefix) + 1:]
+
+    def pid(self):
+        """0 while there is none."""
+        path = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
+        children = open(path).read().split()
+        return int(children[0]) if children else 0
+
+    def kill_agent(self, how=signal.SIGKILL):
+        """Kills the agent, which the supervisor follows up; returns the pid that was."""
+        pid = await_(self.pid, "an agent to kill")
+        os.kill(pid, how)
+        return pid
+
+    def await_next(self, before):
+        """Until another agent than `before` answers; returns its status."""
+        await_(lambda: self.pid() not in (0, before), "the supervisor to start another agent: " + self.text())
+        return self.status()
+
+    def again(self):
+        """Tells the supervisor to restart the agent in good order; returns the pid that was."""
+        pid = await_(self.pid, "an agent")
+        self.process.send_signal(signal.SIGUSR2)
+        return pid
+
+    def calm(self):
+        """A restart in good order: the next kill is the first again, and followed up at once."""
+        self.await_next(self.again())
 
 
 class Child:
@@ -556,7 +597,7 @@ class Raw:
         self.s.settimeout(PATIENCE)
         self.s.connect(path)
 
-    def send(self, type_, body=b"", fds=(), magic=MAGIC, version=1, length=None, status=0, id_=1):
+    def send(self, type_, body=b"", fds=(), magic=MAGIC, version=2, length=None, status=0, id_=1):
         h = struct.pack("<IHHIIII", magic, version, type_, 24 + len(body) if length is None else length,
                         id_, status, 0)
         self.raw(h + body, fds)
@@ -575,7 +616,7 @@ class Raw:
         _, _, type_, _, _, status, _ = struct.unpack("<IHHIIII", data[:24])
         return type_, status, data[24:], fds
 
-    def hello(self, abi=1):
+    def hello(self, abi=2):
         self.send(1, struct.pack("<IIQ256s", abi, 0, 0, b"raw"))
         return self.recv()
 

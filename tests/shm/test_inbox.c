@@ -284,3 +284,34 @@ Test(inbox, sender_and_reader_as_threads_lose_no_record_and_no_wakeup)
     cr_assert_null(error, "%s", (const char *)error);
     box_close(b);
 }
+
+Test(life, a_later_agent_takes_the_inbox_over_or_refuses_it)
+{
+    struct box *b = box_open(MCS_INBOX_SIZE_MIN);
+    struct mcs_session_region r;
+    uint64_t head, tail;
+
+    cr_assert_eq(mcs_inbox_put(&b->agent, &b->head, 9, 0, "n", 1, "m", 1), 0);
+    cr_assert_eq(mcs_session_region_resume(&r, b->mem, MCS_INBOX_SIZE_MIN, 5, 77, 0, &head, &tail),
+                 0);
+    cr_assert_eq(head, b->head);
+    cr_assert_eq(tail, 0u);
+    cr_assert_eq(b->client.header->agent_incarnation, 77u);
+    cr_assert_eq(mcs_inbox_put(&r, &head, 9, 0, "n", 1, "m", 1), 0);
+    cr_assert_eq(mcs_session_region_resume(&r, b->mem, MCS_INBOX_SIZE_MIN, 6, 77, 0, &head, &tail),
+                 -EPROTO, "another session");
+    cr_assert_eq(
+        mcs_session_region_resume(&r, b->mem, 2 * MCS_INBOX_SIZE_MIN, 5, 77, 0, &head, &tail),
+        -EPROTO, "another size");
+    b->client.words->inbox_head += 1;
+    cr_assert_eq(mcs_session_region_resume(&r, b->mem, MCS_INBOX_SIZE_MIN, 5, 77, 0, &head, &tail),
+                 -EPROTO, "in the midst of a unit");
+    b->client.words->inbox_head = 64 + MCS_INBOX_SIZE_MIN;
+    cr_assert_eq(mcs_session_region_resume(&r, b->mem, MCS_INBOX_SIZE_MIN, 5, 77, 0, &head, &tail),
+                 -EPROTO, "more than it holds");
+    b->client.words->inbox_tail = 128;
+    b->client.words->inbox_head = 64;
+    cr_assert_eq(mcs_session_region_resume(&r, b->mem, MCS_INBOX_SIZE_MIN, 5, 77, 0, &head, &tail),
+                 -EPROTO, "more read than written");
+    box_close(b);
+}

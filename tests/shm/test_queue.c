@@ -475,3 +475,64 @@ Test(queue, doorbell_words_reach_the_other_side)
     cr_assert_not(mcs_queue_must_wake(&p.client), "an agent that never sleeps needs no bell");
     pair_close(&p);
 }
+
+/* A later agent: the same memory, nothing else. */
+static int resume(struct pair *p, uint32_t id, uint64_t session)
+{
+    return mcs_queue_resume(&p->agent, &p->consumer, p->mem, &p->layout, id, session,
+                            MCS_FEATURE_NEVER_SLEEPS);
+}
+
+Test(life, a_later_agent_goes_on_behind_what_was_taken)
+{
+    struct mcs_desc in[5], out[8];
+    struct pair p;
+    uint32_t from;
+
+    pair_open(&p, 8, 0);
+    for (unsigned i = 0; i < 5; i++)
+        in[i] = numbered(100 + i);
+    cr_assert(mcs_ring_push(p.client.ring, in, 5));
+    cr_assert_eq(mcs_ring_take(&p.consumer, out, 2), 2);
+    cr_assert_eq(p.agent.doorbell->taken, 2u);
+    cr_assert_eq(mcs_queue_life(&p.client, &from), 0u);
+    memset(&p.consumer, 0, sizeof(p.consumer)); /* dies with the agent */
+    cr_assert_eq(resume(&p, 7, 0x1234), 0);
+    cr_assert_eq(mcs_queue_life(&p.client, &from), 0u, "not told yet");
+    mcs_queue_resumed(&p.agent, &p.consumer, 99);
+    cr_assert_eq(mcs_queue_life(&p.client, &from), 99u);
+    cr_assert_eq(from, 2u);
+    cr_assert_eq(p.agent.header->features, MCS_FEATURE_NEVER_SLEEPS);
+    cr_assert_eq(mcs_ring_take(&p.consumer, out, 8), 3);
+    cr_assert_eq(out[0].length, 102u);
+    cr_assert_eq(p.agent.doorbell->taken, 5u);
+    /* the room of what was taken is there again */
+    mcs_ring_settle(&p.consumer);
+    cr_assert_eq(mcs_ring_room(p.client.ring), 7u);
+    pair_close(&p);
+}
+
+Test(life, a_queue_that_contradicts_the_ledger_is_refused)
+{
+    struct pair p;
+
+    pair_open(&p, 8, 0);
+    cr_assert_eq(resume(&p, 8, 0x1234), -EPROTO, "another queue");
+    cr_assert_eq(resume(&p, 7, 0x1235), -EPROTO, "another session");
+    p.agent.ring->prod.tail = 8;
+    cr_assert_eq(resume(&p, 7, 0x1234), -EPROTO, "more than the ring holds");
+    p.agent.ring->prod.tail = 7;
+    cr_assert_eq(resume(&p, 7, 0x1234), 0);
+    p.agent.doorbell->taken = 8;
+    cr_assert_eq(resume(&p, 7, 0x1234), -EPROTO, "more taken than was put");
+    p.agent.doorbell->taken = 7;
+    cr_assert_eq(resume(&p, 7, 0x1234), 0);
+    p.agent.header->slots = 32; /* sound by itself */
+    cr_assert_eq(resume(&p, 7, 0x1234), -EPROTO, "another layout");
+    p.agent.header->slots = 64;
+    p.agent.header->total_size = 1;
+    cr_assert_eq(resume(&p, 7, 0x1234), -EPROTO);
+    p.agent.header->magic = 0;
+    cr_assert_eq(resume(&p, 7, 0x1234), -EPROTO);
+    pair_close(&p);
+}
