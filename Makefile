@@ -43,7 +43,15 @@ DPDK_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags-only-I libd
 CFLAGS += -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -pthread $(WARN) $(SANFLAGS) 
 CPPFLAGS += -D_GNU_SOURCE -D_FORTIFY_SOURCE=$(if $(SAN),0,2) $(if $(SAN)$(FAIL),-DMCS_FAILPOINTS) -I. -Ilib -I$B/gen $(DPDK_CFLAGS)
 LDFLAGS += -pthread $(SANFLAGS) -Wl,--as-needed
-DAEMON_LIBS := -lrte_eal -lrte_ring -lrte_kvargs -lrte_log -liniparser -lmicrohttpd -lcjson -lnuma -lcurl -lprotobuf-c -lssl -lcrypto -luring -lisal
+# DPDK goes in statically where that can be had: its shared library loads every driver that is installed,
+# a hundred milliseconds that a client would wait for at each restart of the agent; and only so can the
+# measuring of the processor's clock, another hundred, be left out when it is known (daemon/eal.c).
+DPDK_LIBS := -lrte_eal -lrte_ring -lrte_kvargs -lrte_log
+ifneq ($(wildcard /usr/lib/*/librte_eal.a),)
+DPDK_WRAP := -Wl,--wrap=get_tsc_freq
+DPDK_LIBS := -Wl,-Bstatic -Wl,--start-group $(DPDK_LIBS) -lrte_telemetry -Wl,--end-group -Wl,-Bdynamic -lbsd
+endif
+DAEMON_LIBS := $(DPDK_LIBS) -liniparser -lmicrohttpd -lcjson -lnuma -lcurl -lprotobuf-c -lssl -lcrypto -luring -lisal -lsystemd
 # librte_log is a library of its own only since DPDK 23.11
 DAEMON_LIBS := $(filter-out $(if $(wildcard /usr/lib/*/librte_log.so),,-lrte_log),$(DAEMON_LIBS))
 
@@ -83,7 +91,7 @@ $(call obj,$(daemon_src) daemon/main.c $(unit_src)): | $(messages)
 
 $B/lib/libmcshm.so.0: $(call obj,$(lib_src)) lib/libmcshm.map
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -shared -Wl,-soname,libmcshm.so.0 -Wl,--version-script=lib/libmcshm.map \
+	$(CC) $(LDFLAGS) -shared -Wl,-soname,libmcshm.so.0 -Wl,-z,nodelete -Wl,--version-script=lib/libmcshm.map \
 	    $(if $(SAN),,-Wl$(comma)--no-undefined) -o $@ $(filter %.o,$^)
 $B/lib/libmcshm.so: $B/lib/libmcshm.so.0
 	ln -sf libmcshm.so.0 $@
@@ -96,7 +104,7 @@ $B/lib/libmcshmd.a: $(call obj,$(daemon_src)) $(messages:.h=.o)
 
 $B/bin/mcshmd: $(call obj,daemon/main.c) $B/lib/libmcshmd.a
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS)
+	$(CC) $(LDFLAGS) $(DPDK_WRAP) -o $@ $^ $(DAEMON_LIBS)
 $B/bin/mcshm: $(call obj,$(cli_src)) $B/lib/libmcshm.a
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ -lcjson

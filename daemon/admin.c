@@ -190,6 +190,8 @@ static void metrics(struct mcd_agent *a, struct text *t)
     engines(a, t);
     rails(a, t);
     gauge(t, "sessions", "Sessions", a->nsessions);
+    gauge(t, "sessions_limbo", "Sessions of an earlier agent that are not back yet",
+          a->recovery.away + a->recovery.coming);
     gauge(t, "engines", "Engines", a->nengines);
     gauge(t, "pool_size_bytes", "Most memory that clients may have", a->config.pool_size);
     gauge(t, "pool_used_bytes", "Memory that clients have", a->pool.used);

@@ -6,6 +6,8 @@
 #include "config.h"
 #include "engine.h"
 #include "extent.h"
+#include "keeper.h"
+#include "limbo.h"
 #include "session.h"
 #include "stats.h"
 #include "watch.h"
@@ -42,7 +44,12 @@ struct mcd_agent {
     int nevents;
     struct mcd_alarm *alarms; /* by time */
     int epoll_fd, listen_fd, lock_fd, event_fd, signal_fd;
+    struct mcd_keeper keeper;
+    struct mcd_recovery recovery;     /* of what an earlier agent has left */
+    struct mcd_alarm pulse;           /* tells the keeper that this agent is alive */
+    uint64_t epochs[MCD_ENGINES_MAX]; /* of the engines, at the last pulse */
     bool stopping;
+    bool keeping;    /* for the next agent: no session ends */
     bool bound;      /* the socket's file is there */
     bool deaf;       /* out of descriptors: new connections wait */
     uint32_t faults; /* those that were looked into */

@@ -22,6 +22,7 @@ struct node {
 struct mcd_alloc {
     struct node *nodes;
     uint32_t capacity, unused;
+    uint32_t last; /* the range at the end of the space */
     uint32_t bins[BINS];
     uint64_t bin_map[BINS / 64];
     uint32_t *buckets; /* taken ranges by offset; as many buckets as nodes */
@@ -124,6 +125,8 @@ static uint32_t node_new(struct mcd_alloc *a, uint64_t offset, uint64_t size, ui
         a->nodes[left].right = n;
     if (right != NONE)
         a->nodes[right].left = n;
+    else
+        a->last = n;
     return n;
 }
 
@@ -143,6 +146,8 @@ static void node_swallow(struct mcd_alloc *a, uint32_t into, uint32_t n)
         if (node->left != NONE)
             a->nodes[node->left].right = into;
     }
+    if (a->last == n)
+        a->last = into;
     node->taken = false;
     node->bin_next = a->unused;
     a->unused = n;
@@ -210,23 +215,14 @@ static uint32_t find(const struct mcd_alloc *a, uint64_t size, uint64_t align)
     return NONE;
 }
 
-int mcd_alloc_take(struct mcd_alloc *a, uint64_t size, uint64_t align, uint64_t *offset)
+/* Takes `size` bytes, `pad` bytes from the start of the free range n. */
+static int take(struct mcd_alloc *a, uint32_t n, uint64_t pad, uint64_t size)
 {
-    uint64_t pad;
-    uint32_t n;
-
-    if (size == 0 || size > UINT64_MAX - MCD_ALLOC_UNIT)
-        return -ENOSPC;
-    size = (size + MCD_ALLOC_UNIT - 1) & ~(uint64_t)(MCD_ALLOC_UNIT - 1);
-    n = find(a, size, align);
-    if (n == NONE)
-        return -ENOSPC;
     /* up to two more nodes: the space before and the space behind */
     while (a->unused == NONE || a->nodes[a->unused].bin_next == NONE)
         if (grow(a) != 0)
             return -ENOMEM;
     bin_remove(a, n);
-    pad = -a->nodes[n].offset & (align - 1);
     if (pad != 0) {
         bin_add(a, node_new(a, a->nodes[n].offset, pad, a->nodes[n].left, n));
         a->nodes[n].offset += pad;
@@ -241,8 +237,39 @@ int mcd_alloc_take(struct mcd_alloc *a, uint64_t size, uint64_t align, uint64_t 
     hash_add(a, n);
     a->used += size;
     a->count++;
-    *offset = a->nodes[n].offset;
     return 0;
+}
+
+static uint64_t round_up(uint64_t size)
+{
+    return (size + MCD_ALLOC_UNIT - 1) & ~(uint64_t)(MCD_ALLOC_UNIT - 1);
+}
+
+int mcd_alloc_take(struct mcd_alloc *a, uint64_t size, uint64_t align, uint64_t *offset)
+{
+    uint32_t n;
+    int res;
+
+    if (size == 0 || size > UINT64_MAX - MCD_ALLOC_UNIT)
+        return -ENOSPC;
+    n = find(a, round_up(size), align);
+    if (n == NONE)
+        return -ENOSPC;
+    res = take(a, n, -a->nodes[n].offset & (align - 1), round_up(size));
+    if (res == 0)
+        *offset = a->nodes[n].offset;
+    return res;
+}
+
+int mcd_alloc_take_at(struct mcd_alloc *a, uint64_t offset, uint64_t size)
+{
+    const struct node *last = &a->nodes[a->last];
+
+    if (size == 0 || size > UINT64_MAX - MCD_ALLOC_UNIT || offset % MCD_ALLOC_UNIT != 0 ||
+        last->taken || offset < last->offset || offset - last->offset > last->size ||
+        round_up(size) > last->size - (offset - last->offset))
+        return -ENOSPC;
+    return take(a, a->last, offset - last->offset, round_up(size));
 }
 
 static uint32_t lookup(const struct mcd_alloc *a, uint64_t offset)

@@ -23,6 +23,13 @@ void mcd_alloc_destroy(struct mcd_alloc *a);
 /* size > 0; align a power of two >= MCD_ALLOC_UNIT. 0, -ENOSPC, -ENOMEM. */
 int mcd_alloc_take(struct mcd_alloc *a, uint64_t size, uint64_t align, uint64_t *offset);
 
+/*
+ * For an allocator made anew of what is known to be taken: takes this very range. In rising order
+ * of offsets, so that there is nothing to search for: the range must lie behind all that is taken.
+ * 0; -ENOSPC: it does not, or is not one that mcd_alloc_take() could have given; -ENOMEM.
+ */
+int mcd_alloc_take_at(struct mcd_alloc *a, uint64_t offset, uint64_t size);
+
 /* -ENOENT when no allocation begins at offset. */
 int mcd_alloc_give(struct mcd_alloc *a, uint64_t offset);
 

@@ -220,7 +220,7 @@ static bool accept(struct mcd_engine *g, struct mcd_queue *q, struct mcs_desc *d
         return true;
     }
     if (error != MCS_OK) {
-        mcd_task_refuse(g, q, d, f->stamp_ns, MCS_STATE_INVALID, error);
+        mcd_task_refuse(g, q, d, f->stamp_ns, mcd_state_of(error), error);
         return true;
     }
     __builtin_prefetch(d->op == MCS_OP_WRITE ? slice->local : slice->remote, 0);
@@ -254,7 +254,7 @@ bool mcd_queue_turn(struct mcd_engine *g, struct mcd_queue *q)
     bool any;
     int n;
 
-    n = mcs_ring_take(&q->consumer, descs, MCD_BURST);
+    n = mcs_ring_take(&q->consumer, descs, g->burst);
     if (n == 0 && q->parked == 0)
         return false;
     if (n < 0) {

@@ -42,6 +42,16 @@ static const struct key keys[] = {
      true},
     {"agent", "log_level", CHOICE, K(log_level), "info", 0, 0, "error|warning|info|debug", "word",
      "least severe lines that are written to stderr", true},
+    {"agent", "barrier_ms", NUMBER, K(barrier_ms), "200", 0, 60000, NULL, "milliseconds",
+     "after a restart: how long clients that are back wait for those that are not, before their "
+     "tasks "
+     "go on",
+     false},
+    {"agent", "recovery_s", NUMBER, K(recovery_s), "30", 1, 3600, NULL, "seconds",
+     "after a restart: how long a client in another PID namespace may take to come back; others "
+     "have "
+     "as long as they live",
+     false},
     {"pool", "size", SIZE, K(pool_size), "1G", MiB(2), TiB(64), NULL, "bytes",
      "most memory that all clients together may have; taken as they ask for it", true},
     {"pool", "pages", CHOICE, K(pages), "prefer", 0, 0, "prefer|require|off", "word",

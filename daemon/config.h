@@ -22,9 +22,10 @@ struct mcd_config {
     char socket[MCD_TEXT_MAX];
     uint64_t socket_mode, unmapped_users; /* octal; enum mcd_unmapped */
     uint64_t log_level;                   /* enum mcd_log_level */
-    uint64_t pool_size;                   /* bytes */
-    uint64_t pages;                       /* enum mcd_pages */
-    uint64_t page_size;                   /* bytes */
+    uint64_t barrier_ms, recovery_s;
+    uint64_t pool_size; /* bytes */
+    uint64_t pages;     /* enum mcd_pages */
+    uint64_t page_size; /* bytes */
     uint64_t extent_size;
     uint64_t address_base;
     char cores[MCD_TEXT_MAX];

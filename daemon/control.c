@@ -29,6 +29,7 @@
 #define BACKLOG 256
 #define LOOK_MS 1000                 /* a look at all sessions at least so often */
 #define STOP_NS UINT64_C(5000000000) /* how long a clean stop may take */
+#define DRAIN_NS UINT64_C(100000000) /* and what is under way before a restart */
 
 uint64_t mcd_now_ns(void)
 {
@@ -106,6 +107,26 @@ static int take_lock(struct mcd_agent *a, char *error, size_t error_size)
     return 0;
 }
 
+/* The socket of the agent before: who connects in between waits in its backlog. Its file must be
+ * where the configuration wants it. */
+static bool adopt_socket(struct mcd_agent *a, const struct sockaddr_un *wanted)
+{
+    struct sockaddr_un addr = {.sun_family = AF_UNSPEC};
+    socklen_t n = sizeof(addr);
+    struct stat st;
+
+    if (a->keeper.socket_fd < 0 ||
+        getsockname(a->keeper.socket_fd, (struct sockaddr *)&addr, &n) != 0 ||
+        addr.sun_family != AF_UNIX || n > sizeof(addr) ||
+        strncmp(addr.sun_path, wanted->sun_path, sizeof(addr.sun_path)) != 0 ||
+        lstat(addr.sun_path, &st) != 0 || !S_ISSOCK(st.st_mode) ||
+        fcntl(a->keeper.socket_fd, F_SETFL, O_RDWR | O_NONBLOCK) != 0)
+        return false;
+    a->listen_fd = a->keeper.socket_fd;
+    a->keeper.socket_fd = -1;
+    return true;
+}
+
 static int open_socket(struct mcd_agent *a, char *error, size_t error_size)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
@@ -113,6 +134,12 @@ static int open_socket(struct mcd_agent *a, char *error, size_t error_size)
     int res;
 
     snprintf(addr.sun_path, sizeof(addr.sun_path), "%.107s", a->config.socket);
+    if (adopt_socket(a, &addr)) {
+        a->bound = true;
+        if (chmod(addr.sun_path, (mode_t)a->config.socket_mode) != 0)
+            goto error;
+        return mcd_control_watch(a, a->listen_fd, MCD_SOURCE_LISTEN, NULL);
+    }
     a->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (a->listen_fd < 0)
         goto error;
@@ -126,6 +153,7 @@ static int open_socket(struct mcd_agent *a, char *error, size_t error_size)
     if (errno != 0 || chmod(addr.sun_path, (mode_t)a->config.socket_mode) != 0 ||
         listen(a->listen_fd, BACKLOG) != 0)
         goto error;
+    mcd_keeper_store(&a->keeper, MCD_KEEPER_SOCKET, a->listen_fd);
     return mcd_control_watch(a, a->listen_fd, MCD_SOURCE_LISTEN, NULL);
 
 error:
@@ -231,8 +259,10 @@ int mcd_control_init(struct mcd_agent *a, char *error, size_t error_size)
     res = MCS_FAIL(start_cluster);
     if (res == 0)
         res = mcd_cluster_create(a, error, error_size);
-    if (res == 0)
+    if (res == 0) {
+        mcd_recovery_begin(a);
         return open_socket(a, error, error_size);
+    }
 
 error:
     if (error[0] == '\0') /* nobody has said it better */
@@ -291,7 +321,12 @@ static void on_signal(struct mcd_agent *a)
         }
         if (a->stopping)
             _exit(1); /* asked twice: at once */
-        mcd_info("%s: stopping", strsignal((int)info.ssi_signo));
+        /* TERM is what a restart begins with; without somebody who keeps there is none */
+        a->keeping =
+            info.ssi_signo == SIGTERM && a->recovery.ledger != NULL && mcd_keeper_keeps(&a->keeper);
+        mcd_info("%s: stopping%s", strsignal((int)info.ssi_signo),
+                 a->keeping ? ", clients come back to the next agent" : "");
+        mcd_keeper_tell(&a->keeper, a->keeping ? "STOPPING=1\n" MCD_KEEPER_KEPT : "STOPPING=1");
         a->stopping = true;
     }
 }
@@ -330,7 +365,7 @@ static void dispatch(struct mcd_agent *a, const struct epoll_event *ev)
     case MCD_SOURCE_SESSION:
         if (s->ending)
             break;
-        if (!s->op.active)
+        if (!s->op.active && s->socket >= 0)
             mcd_session_readable(s);
         hung = (struct pollfd){.fd = s->pidfd, .events = POLLIN};
         if ((ev->events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR)) != 0 ||
@@ -364,6 +399,47 @@ static void look_around(struct mcd_agent *a)
         a->deaf = mcd_control_watch(a, a->listen_fd, MCD_SOURCE_LISTEN, NULL) != 0;
 }
 
+/* Engines that do not turn, and whoever waits for this thread, say that something hangs. */
+static void beat(struct mcd_alarm *t)
+{
+    struct mcd_agent *a = t->context;
+    bool alive = true;
+
+    for (unsigned i = 0; i < a->nengines; i++) {
+        struct mcd_engine *g = a->engines[i];
+        uint64_t epoch = mcs_load_relaxed(&g->epoch); /* any value that has changed will do */
+
+        /* at the first look it may not have begun */
+        if (epoch != 0 && epoch == a->epochs[i] && mcs_load_relaxed(&g->asleep) == 0) {
+            alive = false;
+            mcd_log_limited(MCD_LOG_ERROR, "engine %u does not turn any more", i);
+        }
+        a->epochs[i] = epoch;
+    }
+    if (alive)
+        mcd_keeper_tell(&a->keeper, "WATCHDOG=1");
+    mcd_alarm_set(a, t, mcd_now_ns() + a->keeper.watchdog_ns / 4);
+}
+
+/* Between the loop and the end of a life that another follows: what was taken is ended, within
+ * DRAIN_NS; of what is left clients learn that an agent has died over it. */
+static void drain_engines(struct mcd_agent *a)
+{
+    static struct mcd_command commands[MCD_ENGINES_MAX];
+    uint64_t end = mcd_now_ns() + DRAIN_NS;
+    bool all = false;
+
+    for (unsigned i = 0; i < a->nengines; i++)
+        mcd_engine_call(a->engines[i], &commands[i], mcd_engine_drain, NULL);
+    while (!all && mcd_now_ns() < end) {
+        all = true;
+        for (unsigned i = 0; i < a->nengines; i++)
+            all &= mcs_load_acquire(&commands[i].done) != 0; /* partner: finish_command() */
+        if (!all)
+            usleep(500);
+    }
+}
+
 void mcd_control_run(struct mcd_agent *a)
 {
     struct epoll_event events[64];
@@ -371,6 +447,10 @@ void mcd_control_run(struct mcd_agent *a)
     int timeout = LOOK_MS;
 
     a->events = events;
+    mcd_recovery_serve(a);
+    a->pulse = (struct mcd_alarm){.fire = beat, .context = a};
+    if (a->keeper.watchdog_ns != 0)
+        beat(&a->pulse);
     while (!a->stopping || (a->sessions != NULL && mcd_now_ns() < deadline)) {
         a->nevents = epoll_wait(a->epoll_fd, events, 64, timeout);
         for (int i = 0; i < a->nevents; i++)
@@ -380,6 +460,10 @@ void mcd_control_run(struct mcd_agent *a)
         if (mcd_now_ns() - last_look > LOOK_MS * UINT64_C(1000000)) {
             last_look = mcd_now_ns();
             look_around(a);
+        }
+        if (a->keeping) {
+            drain_engines(a);
+            return;
         }
         if (a->stopping && deadline == 0) {
             deadline = mcd_now_ns() + STOP_NS;
@@ -407,6 +491,7 @@ void mcd_control_run(struct mcd_agent *a)
 
 void mcd_control_fini(struct mcd_agent *a)
 {
+    mcd_alarm_clear(a, &a->pulse);
     mcd_mooncake_destroy(a->mooncake);
     mcd_cluster_destroy(a); /* the start has failed */
     mcd_resolvers_destroy(a);
@@ -414,7 +499,7 @@ void mcd_control_fini(struct mcd_agent *a)
         mcd_admin_destroy(a->admin);
     if (a->worker != NULL)
         mcd_worker_destroy(a->worker, a);
-    if (a->bound)
+    if (a->bound && a->recovery.before == 0)
         unlink(a->config.socket); /* the start has failed */
     mcd_stats_remove(a);
     if (a->listen_fd >= 0)

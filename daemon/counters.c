@@ -33,6 +33,10 @@ const struct mcd_counter mcd_counter_list[] = {
     C(sessions_accepted, "Connections accepted"),
     C(sessions_refused, "Connections refused for a limit"),
     C(sessions_ended, "Sessions ended, for any reason"),
+    C(restarts, "Agents before this one whose clients could come back"),
+    C(sessions_restored, "Sessions of an earlier agent that came back"),
+    C(sessions_lost, "Sessions of an earlier agent that did not, or not whole"),
+    C(restores_refused, "Requests of clients that came back refused: not what they were given"),
     C(sessions_thrown_out, "Sessions ended because the client misbehaved"),
     C(requests, "Control requests"),
     C(requests_refused, "Control requests answered with an error"),
@@ -175,6 +179,10 @@ void mcd_totals(struct mcd_agent *a, struct mcd_totals *t)
         .revoke_timeouts = a->revoke_timeouts,
         .page_fallbacks = a->pool.fallbacks,
         .memory_refused = a->pool.refused,
+        .restarts = a->recovery.lives > 1 ? a->recovery.lives - 1 : 0,
+        .sessions_restored = a->recovery.restored,
+        .sessions_lost = a->recovery.lost,
+        .restores_refused = a->recovery.refused,
     };
     for (size_t i = 1; i < MCS_STATUS_COUNT; i++)
         t->requests_refused += a->refusals[i];

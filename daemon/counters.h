@@ -14,6 +14,7 @@ struct mcd_totals {
     uint64_t requests, requests_refused, protocol_errors, version_errors, unmapped_refused,
         revoke_timeouts;
     uint64_t page_fallbacks, memory_refused;
+    uint64_t restarts, sessions_restored, sessions_lost, restores_refused;
     uint64_t peer_connects, peer_connects_failed, peer_auth_failures, peer_version_refused;
     uint64_t peer_malformed, peer_greeting_timeouts, peer_overflows, guests_accepted,
         guests_refused;

@@ -96,8 +96,22 @@ void mcd_eal_started(void)
     signal(SIGABRT, SIG_DFL);
 }
 
-int mcd_eal_init(const struct mcd_config *c, const int *cores, unsigned n, char *error,
-                 size_t error_size)
+/* The linker puts this in the place of EAL's own measurement, which sleeps for 100 ms (Makefile; not
+ * where DPDK is a shared library). */
+uint64_t __wrap_get_tsc_freq(uint64_t hint);
+uint64_t __real_get_tsc_freq(uint64_t hint) __attribute__((weak));
+
+static uint64_t known_hz;
+
+uint64_t __wrap_get_tsc_freq(uint64_t hint)
+{
+    if (known_hz != 0)
+        return known_hz;
+    return __real_get_tsc_freq != NULL ? __real_get_tsc_freq(hint) : 0;
+}
+
+int mcd_eal_init(const struct mcd_config *c, const int *cores, unsigned n, uint64_t tick_hz,
+                 char *error, size_t error_size)
 {
     char lcores[2048], allowed_list[1024] = "";
     char *argv[16];
@@ -107,6 +121,7 @@ int mcd_eal_init(const struct mcd_config *c, const int *cores, unsigned n, char 
 
     if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0)
         return -errno;
+    known_hz = tick_hz;
     /* lcore 0, the control thread, keeps all allowed cores; engine i is lcore i + 1 */
     for (int cpu = 0; cpu < CPU_SETSIZE && len < sizeof(allowed_list) - 8; cpu++)
         if (CPU_ISSET(cpu, &allowed))

@@ -9,9 +9,10 @@
 /* The cores of [engine] cores, checked against those the process may run on. */
 int mcd_cores_parse(const char *text, int *cores, unsigned *n, char *error, size_t error_size);
 
-/* Starts the EAL for these engine cores. */
-int mcd_eal_init(const struct mcd_config *c, const int *cores, unsigned n, char *error,
-                 size_t error_size);
+/* Starts the EAL for these engine cores. tick_hz: of the processor's clock, as measured by an earlier
+ * agent; 0: not known. */
+int mcd_eal_init(const struct mcd_config *c, const int *cores, unsigned n, uint64_t tick_hz,
+                 char *error, size_t error_size);
 /* The start is over: whoever aborts from now on leaves a core file. */
 void mcd_eal_started(void);
 /* Launches an engine on its lcore. */

@@ -40,6 +40,7 @@ int mcd_engine_create(const struct mcd_engine_options *o, struct mcd_engine **ou
     g->o = *o;
     g->epoll_fd = g->event_fd = -1;
     g->turn = 1;
+    g->burst = MCD_BURST;
     g->ticks_per_us = o->tick_hz / 1000000;
     g->spin_ticks = o->spin_us * g->ticks_per_us;
     g->yield_ticks = YIELD_US * g->ticks_per_us;
@@ -289,6 +290,16 @@ static bool run_command(struct mcd_engine *g, struct mcd_command *command)
         mcd_net_enable(g);
         return command->call(g, command);
     }
+}
+
+bool mcd_engine_drain(struct mcd_engine *g, struct mcd_command *c)
+{
+    (void)c;
+    g->burst = 0;
+    for (uint32_t i = 0; i < g->nhot; i++)
+        if (g->hot[i]->parked != 0 || g->hot[i]->remote != 0)
+            return false;
+    return true;
 }
 
 static void finish_command(struct mcd_engine *g, struct mcd_command *command)

@@ -29,6 +29,7 @@
 
 struct mcd_engine;
 struct mcd_lane;
+struct mcd_ledger_queue;
 struct mcd_net;
 struct mcd_queue;
 struct mcd_session;
@@ -116,10 +117,12 @@ struct mcd_queue {
     struct mcd_engine *engine;
     uint32_t id;
     int fd, guard;
-    struct mcd_queue *next;   /* of the session */
-    uint64_t quiet_at;        /* ns: when it was last seen without a caller's copy */
-    uint64_t memory;          /* bytes it counts for in the agent's queue_memory */
-    struct mcd_command leave; /* while the session ends */
+    struct mcd_queue *next;          /* of the session */
+    uint64_t quiet_at;               /* ns: when it was last seen without a caller's copy */
+    uint64_t memory;                 /* bytes it counts for in the agent's queue_memory */
+    struct mcd_command leave;        /* while the session ends; or while it comes back */
+    struct mcd_ledger_queue *record; /* NULL: no ledger is kept */
+    bool given;                      /* an engine has it */
     /* set before the engine has it */
     struct mcs_queue shm;
     /* engine */
@@ -184,8 +187,9 @@ struct mcd_engine {
     struct mcd_queue **cold;
     uint32_t nhot, ncold, room, cold_next;
     uint64_t turn, now, last_work;
-    uint64_t moved;   /* bytes in this turn */
-    bool bulk;        /* what came last over networks was large */
+    uint64_t moved; /* bytes in this turn */
+    bool bulk;      /* what came last over networks was large */
+    unsigned burst; /* descriptors taken from one queue a turn: MCD_BURST; 0: nothing new begins */
     uint64_t yielded; /* ticks */
     uint64_t idle;    /* ticks without work */
     uint64_t idle_at; /* ticks: up to where they are counted */
@@ -226,6 +230,8 @@ void mcd_engine_tune(struct mcd_engine *g, uint64_t deadline_us, uint64_t spin_u
 void mcd_engine_show(struct mcd_engine *g, struct mcs_stats_engine *stats);
 /* Engine's thread: wakes the control thread. */
 void mcd_engine_tell_control(struct mcd_engine *g);
+/* For mcd_engine_call(): takes nothing new, ends what was taken. Over when nothing is left. */
+bool mcd_engine_drain(struct mcd_engine *g, struct mcd_command *c);
 /* Control thread: the buffers of all public segments, which peers that name none may reach; NULL:
  * none. The old ones are free after a grace period. */
 void mcd_engine_open_buffers(struct mcd_engine *g, struct mcd_snapshot *buffers);

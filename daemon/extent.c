@@ -7,9 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "fault.h"
+#include "ledger.h"
 #include "log.h"
 #include "shm/region.h"
 #include "shm/failpoint.h"
@@ -65,6 +67,21 @@ int mcd_pool_check(const struct mcd_pool *p, char *error, size_t error_size)
     return 0;
 }
 
+static void note_places(struct mcd_pool *p)
+{
+    if (p->ledger == NULL)
+        return;
+    mcd_ledger_head(p->ledger)->next_address = p->next_address;
+    mcd_ledger_head(p->ledger)->next_extent = p->next_id;
+}
+
+void mcd_pool_skip(struct mcd_pool *p, uint64_t address)
+{
+    if (address > p->next_address)
+        p->next_address = (address + ADDRESS_STEP - 1) & ~(ADDRESS_STEP - 1);
+    note_places(p);
+}
+
 /* The next free place of the agent's range; not unique once it has wrapped, which takes
  * 64 TiB of extents, so it never wraps: the caller then maps anywhere. */
 static uint64_t take_address(struct mcd_pool *p, uint64_t size)
@@ -72,6 +89,7 @@ static uint64_t take_address(struct mcd_pool *p, uint64_t size)
     uint64_t at = p->next_address;
 
     p->next_address += (size + ADDRESS_STEP - 1) & ~(ADDRESS_STEP - 1);
+    note_places(p);
     return at;
 }
 
@@ -112,6 +130,17 @@ void mcd_extent_job_run(struct mcd_extent_job *job)
     }
 }
 
+static void unlink_extent(struct mcd_pool *p, struct mcd_extent *e)
+{
+    if (e->prev != NULL)
+        e->prev->next = e->next;
+    else
+        p->extents = e->next;
+    if (e->next != NULL)
+        e->next->prev = e->prev;
+    p->count--;
+}
+
 static struct mcd_extent *extent_new(struct mcd_pool *p, int fd, void *map, uint64_t size,
                                      uint64_t address)
 {
@@ -137,6 +166,7 @@ static struct mcd_extent *extent_new(struct mcd_pool *p, int fd, void *map, uint
         e->next->prev = e;
     p->extents = e;
     p->count++;
+    note_places(p);
     return e;
 }
 
@@ -223,6 +253,80 @@ int mcd_extent_adopt(struct mcd_pool *p, int fd, uint64_t size, struct mcd_exten
     return 0;
 }
 
+int mcd_extent_record(struct mcd_pool *p, struct mcd_extent *e, uint64_t session)
+{
+    struct mcd_ledger_extent r = {
+        .session = session,
+        .size = e->size,
+        .page_size = e->kind.page_size,
+        .address = e->address,
+        .handle = e->handle,
+        .id = e->id,
+        .node = e->kind.node,
+        .foreign = e->foreign,
+    };
+    struct stat st;
+
+    if (p->ledger == NULL)
+        return 0;
+    if (fstat(e->fd, &st) != 0)
+        return -errno;
+    r.ino = st.st_ino;
+    r.dev = st.st_dev;
+    e->record = mcd_ledger_add(p->ledger, MCD_LEDGER_EXTENT, &r);
+    return e->record != NULL ? 0 : -ENOMEM;
+}
+
+void mcd_extent_forget(struct mcd_pool *p, struct mcd_extent *e)
+{
+    mcd_ledger_drop(p->ledger, MCD_LEDGER_EXTENT, e->record);
+    e->record = NULL;
+    e->owner = NULL;
+}
+
+int mcd_extent_take_back(struct mcd_pool *p, struct mcd_ledger_extent *r, int fd,
+                         struct mcd_extent **out)
+{
+    uint64_t page_size;
+    struct mcd_extent *e;
+    struct stat st;
+    void *map = NULL;
+    int res;
+
+    res = mcs_region_check(fd, r->size, &page_size);
+    if (res != 0)
+        return res;
+    if (fstat(fd, &st) != 0 || st.st_ino != r->ino || st.st_dev != r->dev)
+        return -ESTALE;
+    res = mcs_region_map(fd, r->size, true, (void *)(uintptr_t)r->address, &map);
+    if (res != 0)
+        return res;
+    if (page_size <= ORDINARY_PAGE)
+        (void)madvise(map, r->size, MADV_HUGEPAGE); /* a hint, as when it was made */
+    e = extent_new(p, fd, map, r->size, r->address);
+    if (e == NULL)
+        goto error;
+    e->kind = (struct mcd_kind){.page_size = r->page_size, .node = r->node};
+    e->id = r->id;
+    e->foreign = r->foreign != 0;
+    e->alloc = e->foreign ? NULL : mcd_alloc_create(r->size);
+    if (!e->foreign && e->alloc == NULL) {
+        unlink_extent(p, e);
+        mcd_fault_remove(e->guard);
+        free(e);
+        goto error;
+    }
+    e->handle = r->handle;
+    e->record = r;
+    p->page_size = r->page_size;
+    *out = e;
+    return 0;
+
+error:
+    mcs_region_unmap(map, r->size);
+    return -ENOMEM;
+}
+
 struct mcd_extent *mcd_extent_get(struct mcd_extent *e)
 {
     e->refs++;
@@ -233,13 +337,7 @@ void mcd_extent_put(struct mcd_pool *p, struct mcd_extent *e)
 {
     if (--e->refs != 0)
         return;
-    if (e->prev != NULL)
-        e->prev->next = e->next;
-    else
-        p->extents = e->next;
-    if (e->next != NULL)
-        e->next->prev = e->prev;
-    p->count--;
+    unlink_extent(p, e);
     p->used -= e->size;
     mcd_fault_remove(e->guard);
     if (p->reap != NULL) {

@@ -14,6 +14,8 @@
 #include "alloc.h"
 #include "config.h"
 
+struct mcd_ledger;
+struct mcd_ledger_extent;
 struct mcd_session;
 
 /* A kind of memory. GPU memory will be another kind. */
@@ -36,6 +38,7 @@ struct mcd_extent {
     bool foreign;            /* a memfd the client made */
     struct mcd_alloc *alloc; /* NULL when foreign */
     struct mcd_session *owner;
+    struct mcd_ledger_extent *record; /* NULL: no ledger is kept, or the owner is gone */
     uint64_t tenant;
     struct mcd_extent *prev, *next;
     int guard; /* entry in the fault table */
@@ -44,8 +47,9 @@ struct mcd_extent {
 /* All extents of the agent and the accounting of the pool. Control thread only. */
 struct mcd_pool {
     const struct mcd_config *config;
+    struct mcd_ledger *ledger; /* NULL: none is kept */
     struct mcd_extent *extents;
-    uint64_t used; /* bytes of all extents */
+    uint64_t used; /* bytes of all extents, also of those that may come back */
     uint64_t next_address;
     uint32_t next_id;
     uint64_t page_size; /* of the newest pool extent; what `mcshm status` shows */
@@ -93,6 +97,20 @@ int mcd_pool_finish(struct mcd_pool *p, struct mcd_extent_job *job, struct mcd_e
 
 /* Takes a client's sealed memfd in. fd becomes the extent's on success. */
 int mcd_extent_adopt(struct mcd_pool *p, int fd, uint64_t size, struct mcd_extent **out);
+
+/*
+ * Takes an extent in that an earlier agent gave, or took in: at the same address, with nothing
+ * allocated. Its bytes are counted already. fd becomes the extent's on success. -EBADF, -EPERM,
+ * -ERANGE as mcs_region_check(); -ESTALE: not the memfd that the record is of; -ENOMEM.
+ */
+int mcd_extent_take_back(struct mcd_pool *p, struct mcd_ledger_extent *r, int fd,
+                         struct mcd_extent **out);
+/* Enters it, whose handle is set, for the ledger. 0 or -ENOMEM. */
+int mcd_extent_record(struct mcd_pool *p, struct mcd_extent *e, uint64_t session);
+/* It has no owner any more, and nobody can hand it back. */
+void mcd_extent_forget(struct mcd_pool *p, struct mcd_extent *e);
+/* Nothing is placed before `address` from now on. */
+void mcd_pool_skip(struct mcd_pool *p, uint64_t address);
 
 struct mcd_extent *mcd_extent_get(struct mcd_extent *e);
 /* The last put unmaps: engines must not find the extent any more. */

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cluster.h"
@@ -74,11 +75,44 @@ bool mcd_good_name(const char *name)
 
 /* ---- HELLO ----------------------------------------------------------------------- */
 
+uint64_t mcd_features(const struct mcd_agent *a)
+{
+    return (a->config.idle == MCD_IDLE_BUSY ? MCS_FEATURE_NEVER_SLEEPS : 0) |
+           (a->recovery.ledger != NULL ? MCS_FEATURE_KEPT : 0);
+}
+
+/* Before the client hears of the session: a later agent must know what it may come back with. */
+static int record_session(struct mcd_session *s)
+{
+    struct mcd_ledger *l = s->agent->recovery.ledger;
+    struct mcd_ledger_session r = {
+        .incarnation = s->incarnation,
+        .segment = s->segment->incarnation,
+        .tenant = s->tenant,
+        .started = mcd_process_started(s->pid),
+        .inbox_size = s->region.inbox_size,
+        .id = s->id,
+        .pid = s->pid,
+        .uid = s->uid,
+    };
+    struct stat st;
+
+    if (l == NULL)
+        return 0;
+    if (fstat(s->region_fd, &st) != 0)
+        return -errno;
+    r.region_ino = st.st_ino;
+    r.region_dev = st.st_dev;
+    snprintf(r.name, sizeof(r.name), "%s", s->name);
+    s->record = mcd_ledger_add(l, MCD_LEDGER_SESSION, &r);
+    return s->record != NULL ? 0 : -ENOMEM;
+}
+
 static int make_session_region(struct mcd_session *s)
 {
     struct mcd_agent *a = s->agent;
     struct mcs_session_header h = {
-        .features = a->config.idle == MCD_IDLE_BUSY ? MCS_FEATURE_NEVER_SLEEPS : 0,
+        .features = mcd_features(a),
         .agent_incarnation = a->incarnation,
         .session_incarnation = s->incarnation,
         .tick_hz = a->tick_hz,
@@ -108,10 +142,33 @@ static int make_session_region(struct mcd_session *s)
     return 0;
 }
 
+void mcd_reply_hello(struct mcd_session *s, const int *fds, unsigned nfds)
+{
+    struct mcd_agent *a = s->agent;
+    struct mcs_msg m;
+    struct mcs_msg_hello_reply *r = &m.b.hello_reply;
+
+    *r = (struct mcs_msg_hello_reply){
+        .agent_incarnation = a->incarnation,
+        .session_incarnation = s->incarnation,
+        .features = mcd_features(a),
+        .region_size = s->region.total_size,
+        .tenant = s->tenant,
+        .page_size = a->pool.page_size,
+        .caller_max = a->config.caller_max,
+        .spin_us = (uint32_t)a->config.spin_us,
+        .deadline_us =
+            (uint32_t)(a->config.deadline_ms * 1000 > UINT32_MAX ? UINT32_MAX
+                                                                 : a->config.deadline_ms * 1000),
+    };
+    snprintf(r->agent_version, sizeof(r->agent_version), "%s", MCD_VERSION);
+    m.h.status = MCS_OK;
+    mcd_session_reply(s, &m, sizeof(*r), fds, nfds);
+}
+
 static void mcd_on_hello(struct mcd_session *s, struct mcs_msg *m)
 {
     struct mcd_agent *a = s->agent;
-    struct mcs_msg_hello_reply *r = &m->b.hello_reply;
     int fds[2];
     int res;
 
@@ -148,32 +205,19 @@ static void mcd_on_hello(struct mcd_session *s, struct mcs_msg *m)
                            "the client's name has control characters or is not UTF-8");
         return;
     }
+    snprintf(s->name, sizeof(s->name), "%s", m->b.hello.name);
     res = make_session_region(s);
+    if (res == 0)
+        res = record_session(s);
     if (res != 0) {
         mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for the session: %s", strerror(-res));
         mcd_session_end(s, "no memory for it");
         return;
     }
-    snprintf(s->name, sizeof(s->name), "%s", m->b.hello.name);
     s->greeted = true;
-    *r = (struct mcs_msg_hello_reply){
-        .agent_incarnation = a->incarnation,
-        .session_incarnation = s->incarnation,
-        .features = s->region.header->features,
-        .region_size = s->region.total_size,
-        .tenant = s->tenant,
-        .page_size = a->pool.page_size,
-        .caller_max = a->config.caller_max,
-        .spin_us = (uint32_t)a->config.spin_us,
-        .deadline_us =
-            (uint32_t)(a->config.deadline_ms * 1000 > UINT32_MAX ? UINT32_MAX
-                                                                 : a->config.deadline_ms * 1000),
-    };
-    snprintf(r->agent_version, sizeof(r->agent_version), "%s", MCD_VERSION);
-    m->h.status = MCS_OK;
     fds[0] = s->region_fd;
     fds[1] = s->doorbell;
-    mcd_session_reply(s, m, sizeof(*r), fds, 2);
+    mcd_reply_hello(s, fds, 2);
 }
 
 /* ---- queues ---------------------------------------------------------------------- */
@@ -239,6 +283,29 @@ static bool command_is_done(struct mcd_session *s)
     return mcs_load_acquire(&s->op.command.done) != 0; /* partner: run_commands() */
 }
 
+int mcd_queue_record(struct mcd_session *s, struct mcd_queue *q)
+{
+    struct mcd_ledger *l = s->agent->recovery.ledger;
+    struct mcd_ledger_queue r = {
+        .session = s->incarnation,
+        .args_size = q->shm.args_size,
+        .id = q->id,
+        .depth = q->shm.depth,
+        .slots = q->shm.slots,
+        .batches = q->shm.batches,
+    };
+    struct stat st;
+
+    if (l == NULL)
+        return 0;
+    if (fstat(q->fd, &st) != 0)
+        return -errno;
+    r.ino = st.st_ino;
+    r.dev = st.st_dev;
+    q->record = mcd_ledger_add(l, MCD_LEDGER_QUEUE, &r);
+    return q->record != NULL ? 0 : -ENOMEM;
+}
+
 static void queue_made(struct mcd_session *s)
 {
     struct mcd_agent *a = s->agent;
@@ -269,6 +336,8 @@ static void queue_made(struct mcd_session *s)
         res = MCS_FAIL(queue_init);
     if (res == 0)
         res = mcd_queue_init(q);
+    if (res == 0)
+        res = mcd_queue_record(s, q);
     if (res == 0 && (s->watched >> q->engine->o.id & 1) == 0) {
         res = MCS_FAIL(queue_watch);
         if (res == 0)
@@ -280,6 +349,7 @@ static void queue_made(struct mcd_session *s)
         goto error;
     s->op.command = (struct mcd_command){.kind = MCD_COMMAND_ADD, .queue = q};
     mcd_session_defer(s, command_is_done, queue_opened);
+    q->given = true;
     mcd_engine_command(q->engine, &s->op.command);
     return;
 
@@ -423,8 +493,11 @@ static bool callers_quiet(struct mcd_session *s)
     bool late = now >= s->op.deadline, all = true;
 
     for (struct mcd_session *t = s->agent->sessions; t != NULL; t = t->next) {
-        if (!reaches(t, s, s->op.extent) || was_quiet(t, s->op.deadline - CALLER_NS, now))
+        if (!mcd_limbo_may_write(t, s->tenant) &&
+            (!reaches(t, s, s->op.extent) || was_quiet(t, s->op.deadline - CALLER_NS, now)))
             continue;
+        if (t->ending)
+            continue; /* of those in limbo */
         all = false;
         if (!late)
             continue;
@@ -504,13 +577,31 @@ static void mcd_on_query(struct mcd_session *s, struct mcs_msg *m)
         mcd_reply_text(s, m, mcd_query_json(s->agent, s, m->b.query.what));
 }
 
+static bool is_greeting(uint16_t type)
+{
+    return type == MCS_MSG_HELLO || type == MCS_MSG_RESTORE;
+}
+
+static bool takes_descriptor(uint16_t type)
+{
+    return type == MCS_MSG_REGISTER || type == MCS_MSG_RESTORE || type == MCS_MSG_EXTENT_BACK ||
+           type == MCS_MSG_QUEUE_BACK;
+}
+
+/* Of those that only make sense while a session comes back. */
+static bool restores(uint16_t type)
+{
+    return type >= MCS_MSG_EXTENT_BACK && type <= MCS_MSG_RESUME;
+}
+
 void mcd_session_handle(struct mcd_session *s, struct mcs_msg *m, int *fds, unsigned nfds)
 {
     size_t body = m->h.length - sizeof(m->h);
 
     if (m->h.status != 0 || body != mcs_msg_request_size(m->h.type) ||
-        s->greeted != (m->h.type != MCS_MSG_HELLO) ||
-        (nfds != 0 && m->h.type != MCS_MSG_REGISTER)) {
+        s->greeted == is_greeting(m->h.type) ||
+        (s->limbo != NULL && !mcd_is_for_restore(m->h.type)) ||
+        (s->limbo == NULL && restores(m->h.type)) || (nfds != 0 && !takes_descriptor(m->h.type))) {
         s->agent->protocol_errors++;
         mcd_session_refuse(s, MCS_PROTOCOL,
                            "message of type %u, %zu bytes, %u descriptors: out of "
@@ -575,6 +666,24 @@ void mcd_session_handle(struct mcd_session *s, struct mcs_msg *m, int *fds, unsi
             break;
         case MCS_MSG_PING:
             mcd_on_ping(s, m);
+            break;
+        case MCS_MSG_RESTORE:
+            mcd_on_restore(s, m, fds, &nfds);
+            break;
+        case MCS_MSG_EXTENT_BACK:
+            mcd_on_extent_back(s, m, fds, &nfds);
+            break;
+        case MCS_MSG_ALLOCS_BACK:
+            mcd_on_allocs_back(s, m);
+            break;
+        case MCS_MSG_QUEUE_BACK:
+            mcd_on_queue_back(s, m, fds, &nfds);
+            break;
+        case MCS_MSG_OPEN_BACK:
+            mcd_on_open_back(s, m);
+            break;
+        case MCS_MSG_RESUME:
+            mcd_on_resume(s);
             break;
         case MCS_MSG_RELOAD:
             mcd_on_reload(s, m);

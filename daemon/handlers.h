@@ -11,6 +11,13 @@
 
 /* ---- handlers.c ------------------------------------------------------------------ */
 
+/* The greeting's answer, with these descriptors. */
+void mcd_reply_hello(struct mcd_session *s, const int *fds, unsigned nfds);
+/* Enters a queue into the ledger. 0 or -ENOMEM. */
+int mcd_queue_record(struct mcd_session *s, struct mcd_queue *q);
+/* What the agent offers: MCS_FEATURE_*. */
+uint64_t mcd_features(const struct mcd_agent *a);
+
 /* A successful reply, without descriptors. */
 void mcd_reply(struct mcd_session *s, struct mcs_msg *m, size_t body_size);
 void mcd_reply_empty(struct mcd_session *s);
@@ -41,6 +48,8 @@ void mcd_on_trace(struct mcd_session *s, struct mcs_msg *m);
 
 /* ---- handlers_memory.c ----------------------------------------------------------- */
 
+/* Into the session's table, under the handle that it has. */
+void mcd_session_enter_extent(struct mcd_session *s, struct mcd_extent *e);
 void mcd_on_alloc(struct mcd_session *s, struct mcs_msg *m);
 void mcd_on_free(struct mcd_session *s, struct mcs_msg *m);
 /* Takes the descriptor by setting *nfds to 0. */
@@ -58,6 +67,19 @@ void mcd_on_buffer_remove(struct mcd_session *s, struct mcs_msg *m, bool revoke)
 void mcd_on_segment_open(struct mcd_session *s, struct mcs_msg *m);
 void mcd_on_segment_close(struct mcd_session *s, struct mcs_msg *m);
 void mcd_on_describe(struct mcd_session *s, struct mcs_msg *m);
+void mcd_on_open_back(struct mcd_session *s, struct mcs_msg *m);
+
+/* ---- handlers_restore.c: sessions of an earlier agent ------------------------------ */
+
+/* May the message come while the session is coming back? */
+bool mcd_is_for_restore(uint16_t type);
+/* These take the descriptor by setting *nfds to 0. */
+void mcd_on_restore(struct mcd_session *s, struct mcs_msg *m, int *fds, unsigned *nfds);
+void mcd_on_extent_back(struct mcd_session *s, struct mcs_msg *m, int *fds, unsigned *nfds);
+void mcd_on_allocs_back(struct mcd_session *s, struct mcs_msg *m);
+void mcd_on_queue_back(struct mcd_session *s, struct mcs_msg *m, int *fds, unsigned *nfds);
+void mcd_on_resume(struct mcd_session *s);
+
 /* ---- handlers_peer.c ------------------------------------------------------------- */
 
 void mcd_on_ping(struct mcd_session *s, struct mcs_msg *m);

@@ -33,6 +33,16 @@ static void reply_extent(struct mcd_session *s, struct mcd_extent *e, uint64_t o
     mcd_session_reply(s, &m, sizeof(m.b.extent_reply), &e->fd, is_new ? 1 : 0);
 }
 
+void mcd_session_enter_extent(struct mcd_session *s, struct mcd_extent *e)
+{
+    e->owner = s;
+    e->tenant = s->tenant;
+    s->nextents++;
+    s->memory += e->size;
+    /* partner: find_extent() in task.c */
+    mcs_store_release(&s->extents[MCD_HANDLE_INDEX(e->handle)], e);
+}
+
 /* Enters a fresh extent into the session's table. */
 static int enter_extent(struct mcd_session *s, struct mcd_extent *e)
 {
@@ -41,12 +51,9 @@ static int enter_extent(struct mcd_session *s, struct mcd_extent *e)
     if (handle == 0 || MCS_FAIL(extent_enter) != 0)
         return -ENOSPC;
     e->handle = handle;
-    e->owner = s;
-    e->tenant = s->tenant;
-    s->nextents++;
-    s->memory += e->size;
-    /* partner: find_extent() in task.c */
-    mcs_store_release(&s->extents[MCD_HANDLE_INDEX(handle)], e);
+    if (mcd_extent_record(&s->agent->pool, e, s->incarnation) != 0)
+        return -ENOMEM;
+    mcd_session_enter_extent(s, e);
     return 0;
 }
 
@@ -216,8 +223,10 @@ static void freed(struct mcd_session *s)
 
     MCS_FAILPOINT(extent_freed);
     mcd_alloc_give(s->op.extent->alloc, s->op.offset);
-    if (s->op.last)
+    if (s->op.last) {
+        mcd_extent_forget(&s->agent->pool, s->op.extent);
         mcd_extent_put(&s->agent->pool, s->op.extent);
+    }
     m.b.free_reply = (struct mcs_msg_free_reply){.extent_gone = s->op.last};
     /* The memory is given back in any case: a late copy can hurt only the session's own tenant,
      * and the extent is never given to anybody else. */
@@ -255,6 +264,7 @@ static void unregistered(struct mcd_session *s)
     struct mcs_msg m;
 
     MCS_FAILPOINT(unregistered);
+    mcd_extent_forget(&s->agent->pool, s->op.extent);
     mcd_extent_put(&s->agent->pool, s->op.extent);
     s->op.late = false; /* as in freed() */
     mcd_reply_taken(s, 0, &m);
@@ -281,6 +291,13 @@ void mcd_on_unregister(struct mcd_session *s, struct mcs_msg *m)
 }
 
 /* ---- grants ---------------------------------------------------------------------- */
+
+/* For an agent after this one: before the client has the mapping, after it has given it back. */
+static void count_writable(struct mcd_session *s, int by)
+{
+    if (s->record != NULL)
+        mcs_store_relaxed(&s->record->writable, s->record->writable + (uint32_t)by);
+}
 
 void mcd_on_map(struct mcd_session *s, struct mcs_msg *m)
 {
@@ -336,6 +353,9 @@ void mcd_on_map(struct mcd_session *s, struct mcs_msg *m)
         return;
     }
     g->handle = ++s->next_grant;
+    g->writable = r.writable != 0;
+    if (g->writable)
+        count_writable(s, 1);
     g->extent = mcd_extent_get(b->extent);
     g->next = s->grants;
     s->grants = g;
@@ -366,6 +386,8 @@ void mcd_on_unmap(struct mcd_session *s, struct mcs_msg *m)
         return;
     }
     *link = g->next;
+    if (g->writable)
+        count_writable(s, -1);
     s->ngrants--;
     s->memory -= g->extent->size;
     MCS_FAILPOINT(unmapped);

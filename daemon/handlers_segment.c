@@ -86,17 +86,9 @@ static void announced(struct mcd_session *s)
  * metadata answers within its time limit, whatever it says. */
 static void announce(struct mcd_session *s)
 {
-    const struct mcd_segment *seg = s->segment;
-    struct mcm_record r = {
-        .incarnation = seg->incarnation,
-        .agent_incarnation = s->agent->incarnation,
-        .tenant = seg->tenant,
-        .flags = seg->flags,
-        .version = MCM_VERSION,
-    };
+    struct mcm_record r;
 
-    snprintf(r.name, sizeof(r.name), "%s", seg->name);
-    snprintf(r.agent, sizeof(r.agent), "%.255s", s->agent->cluster->address);
+    mcd_session_meta_record(s, &r);
     mcd_session_defer(s, is_answered, announced);
     MCS_FAILPOINT(meta_register);
     mcm_register(s->agent->cluster->meta, &r, registered, s);
@@ -115,6 +107,12 @@ void mcd_on_publish(struct mcd_session *s, struct mcs_msg *m)
                            r->flags, MCS_NAME_MAX - 1);
         return;
     }
+    if (seg->named && s->restored && strcmp(seg->name, r->name) == 0 && seg->flags == r->flags) {
+        /* asked again, since the answer of an earlier agent was lost */
+        m->b.publish_reply.incarnation = seg->incarnation;
+        mcd_reply(s, m, sizeof(m->b.publish_reply));
+        return;
+    }
     if (seg->named) {
         mcd_session_refuse(s, MCS_EXISTS, "this session's segment is already named '%s'",
                            seg->name);
@@ -129,12 +127,7 @@ void mcd_on_publish(struct mcd_session *s, struct mcs_msg *m)
     }
     snprintf(seg->name, sizeof(seg->name), "%s", r->name);
     seg->flags = r->flags;
-    seg->named = true;
-    seg->prev = NULL;
-    seg->next = a->segments;
-    if (seg->next != NULL)
-        seg->next->prev = seg;
-    a->segments = seg;
+    mcd_session_name(s);
     MCS_FAILPOINT(published);
     if (in_metadata(a)) {
         announce(s);
@@ -272,16 +265,13 @@ void mcd_on_buffer_remove(struct mcd_session *s, struct mcs_msg *m, bool revoke)
 
 /* ---- open handles -------------------------------------------------------------------- */
 
-/* An entry of the session's table with a reference to the segment; refuses and returns NULL when it is full. */
-static struct mcd_open *add_open(struct mcd_session *s, struct mcd_segment *seg)
+/* NULL: no memory. */
+static struct mcd_open *enter_open(struct mcd_session *s, uint32_t handle, struct mcd_segment *seg)
 {
-    uint32_t handle = mcd_session_handle_new(s, (void *const *)s->opens);
-    struct mcd_open *o = handle == 0 || MCS_FAIL(segment_open) != 0 ? NULL : calloc(1, sizeof(*o));
+    struct mcd_open *o = MCS_FAIL(segment_open) != 0 ? NULL : calloc(1, sizeof(*o));
 
-    if (o == NULL) {
-        mcd_session_refuse(s, MCS_LIMIT, "a session has at most %u open segments", MCD_TABLE_SIZE);
+    if (o == NULL)
         return NULL;
-    }
     o->handle = handle;
     o->segment = mcd_segment_get(seg);
     s->nopens++;
@@ -290,9 +280,43 @@ static struct mcd_open *add_open(struct mcd_session *s, struct mcd_segment *seg)
     return o;
 }
 
+/* An entry of the session's table with a reference to the segment; refuses and returns NULL when it is full. */
+static struct mcd_open *add_open(struct mcd_session *s, struct mcd_segment *seg)
+{
+    uint32_t handle = mcd_session_handle_new(s, (void *const *)s->opens);
+    struct mcd_open *o = handle == 0 ? NULL : enter_open(s, handle, seg);
+
+    if (o == NULL)
+        mcd_session_refuse(s, MCS_LIMIT, "a session has at most %u open segments", MCD_TABLE_SIZE);
+    return o;
+}
+
+static bool is_mooncake(const char *name)
+{
+    return strncmp(name, MCD_MOONCAKE_PREFIX, strlen(MCD_MOONCAKE_PREFIX)) == 0;
+}
+
+/* A segment that is open again takes the place of the stale one. No engine looks: the session's
+ * queues are not given to any before RESUME. */
+static struct mcd_open *back_open(struct mcd_session *s, struct mcd_segment *seg)
+{
+    struct mcd_open *o = mcd_session_open(s, s->op.handle);
+
+    s->op.handle = 0;
+    if (seg->incarnation != s->op.incarnation && !is_mooncake(seg->name)) {
+        mcd_session_refuse(s, MCS_STALE,
+                           "segment '%.80s' is not the one any more that was open: open it again",
+                           seg->name);
+        return NULL;
+    }
+    mcd_segment_put(o->segment);
+    o->segment = mcd_segment_get(seg);
+    return o;
+}
+
 static void reply_open(struct mcd_session *s, struct mcd_segment *seg)
 {
-    struct mcd_open *o = add_open(s, seg);
+    struct mcd_open *o = s->op.handle != 0 ? back_open(s, seg) : add_open(s, seg);
     struct mcs_msg m;
 
     if (o == NULL)
@@ -364,7 +388,7 @@ static void open_elsewhere(struct mcd_session *s, const char *name)
     struct mcd_agent *a = s->agent;
     int res;
 
-    if (strncmp(name, MCD_MOONCAKE_PREFIX, strlen(MCD_MOONCAKE_PREFIX)) == 0) {
+    if (is_mooncake(name)) {
         open_mooncake(s, name + strlen(MCD_MOONCAKE_PREFIX));
         return;
     }
@@ -383,14 +407,12 @@ static void open_elsewhere(struct mcd_session *s, const char *name)
         mcd_session_defer(s, is_found, remote_opened);
 }
 
-void mcd_on_segment_open(struct mcd_session *s, struct mcs_msg *m)
+static void open_by_name(struct mcd_session *s, const char *name)
 {
     struct mcd_segment *seg;
-    char name[MCS_NAME_MAX], address[MCD_ADDRESS_TEXT_MAX];
+    char address[MCD_ADDRESS_TEXT_MAX];
     const char *rest;
 
-    m->b.segment_open.name[MCS_NAME_MAX - 1] = '\0';
-    snprintf(name, sizeof(name), "%s", m->b.segment_open.name);
     seg = find_name(s->agent, name);
     if (seg == NULL && s->agent->cluster != NULL && mcd_name_split(name, address, &rest) &&
         strcmp(address, s->agent->cluster->address) == 0)
@@ -408,6 +430,47 @@ void mcd_on_segment_open(struct mcd_session *s, struct mcs_msg *m)
         return;
     }
     reply_open(s, seg);
+}
+
+void mcd_on_segment_open(struct mcd_session *s, struct mcs_msg *m)
+{
+    char name[MCS_NAME_MAX];
+
+    m->b.segment_open.name[MCS_NAME_MAX - 1] = '\0';
+    snprintf(name, sizeof(name), "%s", m->b.segment_open.name);
+    open_by_name(s, name);
+}
+
+/* The handle is there from now on, and leads to nothing unless the segment can be had. */
+void mcd_on_open_back(struct mcd_session *s, struct mcs_msg *m)
+{
+    const struct mcs_msg_open_back *r = &m->b.open_back;
+    struct mcd_open *o = NULL;
+    struct mcd_segment *none;
+    char name[MCS_NAME_MAX];
+
+    m->b.open_back.name[MCS_NAME_MAX - 1] = '\0';
+    snprintf(name, sizeof(name), "%s", r->name);
+    if (r->segment < MCD_TABLE_SIZE || s->opens[MCD_HANDLE_INDEX(r->segment)] != NULL) {
+        mcd_session_refuse(s, MCS_INVALID_HANDLE, "%#x is no handle, or is open already",
+                           r->segment);
+        return;
+    }
+    none = mcd_segment_create(NULL, s->tenant, r->incarnation);
+    if (none != NULL) {
+        none->stale = true;
+        o = enter_open(s, r->segment, none);
+        mcd_segment_put(none);
+    }
+    if (o == NULL) {
+        mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for an open segment");
+        return;
+    }
+    s->op.handle = r->segment;
+    s->op.incarnation = r->incarnation;
+    open_by_name(s, name);
+    if (!s->op.active)
+        s->op.handle = 0;
 }
 
 static void segment_closed(struct mcd_session *s)

@@ -16,10 +16,12 @@
 #include "eal.h"
 #include "log.h"
 #include "mooncake.h"
+#include "supervise.h"
 #include "version.h"
 #include "shm/failpoint.h"
 
 #define DEFAULT_CONFIG "/etc/mcshm/mcshmd.ini"
+#define TICK_SHIFT_MAX 16
 #define TICK_SHIFT_NS 4 /* descriptors are stamped to about so many nanoseconds */
 
 static const char usage[] =
@@ -34,11 +36,18 @@ static const char usage[] =
     "      --man-page         print the manual page mcshmd(8)\n"
     "      --man-page-config  print the manual page mcshmd.ini(5)\n"
     "      --ready-fd N       write one byte to descriptor N and close it once ready\n"
+    "      --supervise        start the agent as a child, keep what its clients need to survive\n"
+    "                         it, and start it anew when it dies\n"
     "      --version          print the version\n"
     "  -h, --help             print this\n"
     "\n"
     "SIGTERM or SIGINT stops cleanly, a second one at once. SIGHUP reads the configuration\n"
-    "again and applies the keys that are marked live.\n";
+    "again and applies the keys that are marked live.\n"
+    "\n"
+    "Under --supervise, or systemd with a file descriptor store, clients survive the agent: they\n"
+    "come back to the next one with all that they had. There SIGTERM to the agent itself stops it\n"
+    "for a restart, and only SIGINT for good. To the supervisor, SIGUSR2 restarts the agent, also\n"
+    "with a new program, and SIGTERM or SIGINT stops both for good.\n";
 
 /* mcshmd(8): the option list above, so that it cannot go stale. */
 static void man_page(FILE *out)
@@ -87,13 +96,13 @@ struct options {
     const char *sets[64];
     int nsets;
     int ready_fd;
-    bool check, dump, sample, man, man_config, version, help;
+    bool check, dump, sample, man, man_config, supervise, version, help;
 };
 
 /* 0, or the exit status of a usage error. */
 static int parse(int argc, char **argv, struct options *o)
 {
-    enum { CHECK = 256, DUMP, SAMPLE, MAN, MAN_CONFIG, READY, VERSION };
+    enum { CHECK = 256, DUMP, SAMPLE, MAN, MAN_CONFIG, READY, SUPERVISE, VERSION };
     static const struct option longs[] = {
         {"config", required_argument, NULL, 'c'},
         {"set", required_argument, NULL, 's'},
@@ -103,6 +112,7 @@ static int parse(int argc, char **argv, struct options *o)
         {"man-page", no_argument, NULL, MAN},
         {"man-page-config", no_argument, NULL, MAN_CONFIG},
         {"ready-fd", required_argument, NULL, READY},
+        {"supervise", no_argument, NULL, SUPERVISE},
         {"version", no_argument, NULL, VERSION},
         {"help", no_argument, NULL, 'h'},
 #ifdef MCS_FAILPOINTS
@@ -142,6 +152,9 @@ static int parse(int argc, char **argv, struct options *o)
             break;
         case READY:
             o->ready_fd = atoi(optarg);
+            break;
+        case SUPERVISE:
+            o->supervise = true;
             break;
         case VERSION:
             o->version = true;
@@ -225,8 +238,36 @@ static int create_engines(struct mcd_agent *a, const int *cores, unsigned n)
     return res;
 }
 
+/* The supervisor's: the same options but for its own, and the program under its present name, which
+ * may have been replaced by the time it is started. */
+static int supervise(const struct options *o)
+{
+    static char path[4096];
+    const char *argv[4 + 2 * sizeof(o->sets) / sizeof(o->sets[0])];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+    int argc = 0;
+
+    if (n < 0) {
+        mcd_error("cannot find this program's own path: %s", strerror(errno));
+        return 1;
+    }
+    path[n] = '\0';
+    argv[argc++] = "mcshmd";
+    if (o->config != NULL) {
+        argv[argc++] = "--config";
+        argv[argc++] = o->config;
+    }
+    for (int i = 0; i < o->nsets; i++) {
+        argv[argc++] = "--set";
+        argv[argc++] = o->sets[i];
+    }
+    argv[argc] = NULL;
+    return mcd_supervise(path, (char *const *)(uintptr_t)argv, o->ready_fd);
+}
+
 static void tell_ready(const struct mcd_agent *a, int ready_fd)
 {
+    mcd_keeper_tell(&a->keeper, "READY=1\nSTATUS=serving");
     mcd_info("ready: version %s, socket %s, %u engine%s (%s), pool %llu MiB", MCD_VERSION,
              a->config.socket, a->nengines, a->nengines == 1 ? "" : "s",
              a->config.idle == MCD_IDLE_BUSY ? "busy" : "sleeping when idle",
@@ -240,6 +281,36 @@ static void tell_ready(const struct mcd_agent *a, int ready_fd)
         if (n != 1)
             mcd_warning("nobody reads --ready-fd");
         close(ready_fd);
+    }
+}
+
+/* The processor's clock as an earlier agent has measured it; 0: there was none. */
+static uint64_t known_hz(struct mcd_agent *a)
+{
+    const struct mcd_ledger_head *h =
+        a->recovery.before != 0 ? mcd_ledger_head(a->recovery.ledger) : NULL;
+
+    return h != NULL && h->tick_shift <= TICK_SHIFT_MAX ? h->tick_hz : 0;
+}
+
+/* Clients that come back count time by what they were told once. */
+static void set_ticks(struct mcd_agent *a)
+{
+    struct mcd_ledger_head *h =
+        a->recovery.ledger != NULL ? mcd_ledger_head(a->recovery.ledger) : NULL;
+
+    if (known_hz(a) != 0) {
+        a->tick_hz = h->tick_hz;
+        a->tick_shift = h->tick_shift;
+        return;
+    }
+    a->tick_hz = rte_get_tsc_hz();
+    while (a->tick_shift < TICK_SHIFT_MAX &&
+           (UINT64_C(1) << (a->tick_shift + 1)) * 1000000000u / a->tick_hz <= TICK_SHIFT_NS * 2)
+        a->tick_shift++;
+    if (h != NULL) {
+        h->tick_shift = a->tick_shift;
+        h->tick_hz = a->tick_hz;
     }
 }
 
@@ -266,6 +337,9 @@ static int serve(struct mcd_agent *a)
     mcd_pool_init(&a->pool, &a->config);
     res = MCS_FAIL(start_pool);
     if (res == 0)
+        res = mcd_recovery_open(a, error, sizeof(error));
+    /* memory of clients that come back is in use already */
+    if (res == 0 && a->recovery.before == 0)
         res = mcd_pool_check(&a->pool, error, sizeof(error));
     if (res != 0)
         goto error_say;
@@ -279,13 +353,10 @@ static int serve(struct mcd_agent *a)
     }
     res = MCS_FAIL(start_eal);
     if (res == 0)
-        res = mcd_eal_init(&a->config, cores, ncores, error, sizeof(error));
+        res = mcd_eal_init(&a->config, cores, ncores, known_hz(a), error, sizeof(error));
     if (res != 0)
         goto error_event;
-    a->tick_hz = rte_get_tsc_hz();
-    while (a->tick_shift < 16 &&
-           (UINT64_C(1) << (a->tick_shift + 1)) * 1000000000u / a->tick_hz <= TICK_SHIFT_NS * 2)
-        a->tick_shift++;
+    set_ticks(a);
     a->network =
         strcmp(a->config.peer_listen, "off") != 0 || strcmp(a->config.mooncake_listen, "off") != 0;
     res = create_engines(a, cores, ncores);
@@ -320,6 +391,13 @@ error_launch:
         mcd_engine_stop(a->engines[i]);
     if (res == 0)
         MCS_FAILPOINT(stop_engines);
+    if (a->keeping) {
+        /* The rest is the kernel's: taking sessions, names and connections down one by one would tell
+         * everybody that they are gone. Clients see the hang-up once nothing writes any more. */
+        mcd_eal_fini();
+        mcd_info("stopped, for the next agent to take over");
+        _exit(0);
+    }
 error_control:
     mcd_control_fini(a);
 error_engines:
@@ -329,6 +407,8 @@ error_engines:
 error_event:
     close(a->event_fd);
 error_say:
+    mcd_recovery_close(a);
+    mcd_keeper_close(&a->keeper);
     if (res != 0)
         mcd_error("%s", error[0] != '\0' ? error : strerror(-res));
     else
@@ -370,6 +450,9 @@ int main(int argc, char **argv)
     }
     mcd_log_init();
     mcd_log_set_level((int)agent.config.log_level);
+    if (options.supervise)
+        return supervise(&options);
+    mcd_keeper_open(&agent.keeper);
     agent.reread = configure;
     agent.incarnation = mcd_incarnation();
     agent.started_ns = mcd_now_ns();

@@ -92,6 +92,11 @@ static void status(struct mcd_agent *a, cJSON *root)
     add_u64(o, "extents", a->pool.count);
     add_u64(o, "fallbacks", a->pool.fallbacks);
     add_u64(root, "sessions", a->nsessions);
+    o = cJSON_AddObjectToObject(root, "recovery");
+    cJSON_AddBoolToObject(o, "kept", a->recovery.ledger != NULL);
+    add_hex(o, "before", a->recovery.before);
+    add_u64(o, "away", a->recovery.away);
+    add_u64(o, "coming", a->recovery.coming);
     {
         uint64_t n = 0;
 
@@ -167,6 +172,7 @@ static void sessions(struct mcd_agent *a, const struct mcd_session *asker, cJSON
         add_u64(o, "tasks", tasks);
         add_u64(o, "bytes", bytes);
         cJSON_AddBoolToObject(o, "ending", s->ending);
+        cJSON_AddBoolToObject(o, "limbo", s->limbo != NULL);
         cJSON_AddItemToArray(list, o);
     }
 }

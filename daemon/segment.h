@@ -38,6 +38,7 @@ struct mcd_segment {
     uint64_t tenant;
     struct mcd_session *owner; /* engines use only its inbox; NULL once it is gone */
     struct mcd_remote *remote; /* its owner is at another agent; set before it can be found */
+    bool stale;                /* a handle of an earlier agent's life leads to nothing; likewise */
     /* control thread only */
     void (*gone)(
         struct mcd_segment *s); /* called by the last put, before it is freed; may be NULL */

@@ -12,6 +12,7 @@
 #include "net.h"
 #include "session.h"
 #include "shm/failpoint.h"
+#include "task.h"
 
 /* The index that the peer was given, and the life of the segment that it means. */
 static struct mcd_segment *find_export(const struct mcd_visitor *v, const struct mct_request *r)
@@ -46,8 +47,7 @@ static uint16_t look_up(const struct mcd_engine *g, const struct mcd_visitor *v,
             return MCS_INVALID_HANDLE; /* no agent passes on what is another's */
         /* partner: swap() in segment.c; the release in session.c when the owner ends */
         snapshot = mcs_load_acquire(&seg->snapshot);
-        if (mcs_load_acquire(&seg->owner) == NULL)
-            missing = MCS_REVOKED;
+        missing = mcd_missing(seg);
     }
     b = mcd_snapshot_find(snapshot, r->address, r->length);
     if (b == NULL)
@@ -109,7 +109,7 @@ uint16_t mcd_serve_notify(void *context, void *visitor, const struct mct_request
         if (res == -EAGAIN)
             return MCS_INBOX_FULL;
         if (res != 0)
-            status = MCS_REVOKED;
+            status = res == -ECONNRESET ? MCS_AGENT_RESTARTED : MCS_REVOKED;
         else
             v->notices[v->next_notice++ % MCD_NOTICES] = r->address & ~NOTICE_AGAIN;
     }

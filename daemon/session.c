@@ -41,13 +41,25 @@ static int open_pidfd(int socket, pid_t pid)
     return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
 }
 
+void mcd_session_link(struct mcd_session *s)
+{
+    struct mcd_agent *a = s->agent;
+
+    s->next = a->sessions;
+    if (s->next != NULL)
+        s->next->prev = s;
+    a->sessions = s;
+    a->nsessions++;
+}
+
 void mcd_session_accept(struct mcd_agent *a, int socket)
 {
     struct ucred cred = {.pid = 0, .uid = (uid_t)-1, .gid = (gid_t)-1};
     socklen_t n = sizeof(cred);
     struct mcd_session *s = NULL;
 
-    if (a->nsessions >= a->config.sessions + UNGREETED_MAX) {
+    /* those who come back have two for a moment */
+    if (a->nsessions >= a->config.sessions + UNGREETED_MAX + a->recovery.away) {
         a->refused++;
         goto error;
     }
@@ -63,6 +75,8 @@ void mcd_session_accept(struct mcd_agent *a, int socket)
     s->uid = cred.uid;
     s->tenant = cred.uid;
     s->id = ++a->next_session;
+    if (a->recovery.ledger != NULL)
+        mcd_ledger_head(a->recovery.ledger)->next_session = a->next_session;
     s->incarnation = mcd_incarnation();
     s->salt = (uint32_t)s->incarnation;
     s->since = mcd_now_ns();
@@ -74,11 +88,7 @@ void mcd_session_accept(struct mcd_agent *a, int socket)
     s->pidfd = MCS_FAIL(session_pidfd) != 0 ? -1 : open_pidfd(socket, cred.pid);
     if (s->pidfd >= 0)
         mcd_control_watch(a, s->pidfd, MCD_SOURCE_SESSION, s);
-    s->next = a->sessions;
-    if (s->next != NULL)
-        s->next->prev = s;
-    a->sessions = s;
-    a->nsessions++;
+    mcd_session_link(s);
     a->accepted++;
     return;
 
@@ -222,10 +232,39 @@ static void poll_operation(struct mcd_session *s)
 
 /* ---- death ----------------------------------------------------------------------- */
 
+void mcd_session_meta_record(const struct mcd_session *s, struct mcm_record *out)
+{
+    const struct mcd_segment *seg = s->segment;
+
+    *out = (struct mcm_record){
+        .incarnation = seg->incarnation,
+        .agent_incarnation = s->agent->incarnation,
+        .tenant = seg->tenant,
+        .flags = seg->flags,
+        .version = MCM_VERSION,
+    };
+    snprintf(out->name, sizeof(out->name), "%s", seg->name);
+    snprintf(out->agent, sizeof(out->agent), "%.255s", s->agent->cluster->address);
+}
+
+void mcd_session_name(struct mcd_session *s)
+{
+    struct mcd_segment *seg = s->segment;
+
+    seg->named = true;
+    seg->prev = NULL;
+    seg->next = s->agent->segments;
+    if (seg->next != NULL)
+        seg->next->prev = seg;
+    s->agent->segments = seg;
+    mcd_ledger_name(s->record, seg->name, seg->flags);
+}
+
 void mcd_session_unname(struct mcd_session *s)
 {
     struct mcd_segment *seg = s->segment;
 
+    mcd_ledger_name(s->record, NULL, 0);
     if (seg->named) {
         if (seg->prev != NULL)
             seg->prev->next = seg->next;
@@ -269,11 +308,43 @@ void mcd_session_end(struct mcd_session *s, const char *why)
     if (why != NULL)
         mcd_log_limited(MCD_LOG_WARNING, "session %u (%s, pid %d, uid %u): ended: %s", s->id,
                         s->name[0] != '\0' ? s->name : "no name", (int)s->pid, s->uid, why);
-    mcd_control_unwatch(s->agent, s->socket);
+    /* no later agent will know it, and the client need not look for one */
+    mcd_ledger_drop(s->agent->recovery.ledger, MCD_LEDGER_SESSION, s->record);
+    s->record = NULL;
+    if (s->region.words != NULL)
+        mcs_store_release(&s->region.words->ended,
+                          1u); /* before the hang-up; partner: the client */
+    if (s->socket >= 0)
+        mcd_control_unwatch(s->agent, s->socket);
     if (s->pidfd >= 0)
         mcd_control_unwatch(s->agent, s->pidfd);
     s->agent->ended++;
     s->agent->fault_ends += why != NULL && s->greeted;
+}
+
+void mcd_session_move(struct mcd_session *s, struct mcd_session *t)
+{
+    struct mcd_agent *a = s->agent;
+
+    if (s->pidfd >= 0) {
+        mcd_control_unwatch(a, s->pidfd);
+        close(s->pidfd);
+    }
+    mcd_control_unwatch(a, t->socket);
+    if (t->pidfd >= 0)
+        mcd_control_unwatch(a, t->pidfd);
+    s->socket = t->socket;
+    s->pidfd = t->pidfd;
+    t->socket = t->pidfd = -1;
+    s->request_type = t->request_type;
+    s->request_id = t->request_id;
+    s->since = mcd_now_ns();
+    mcd_session_end(t, NULL);
+    a->ended--; /* it was none */
+    if (mcd_control_watch(a, s->socket, MCD_SOURCE_SESSION, s) != 0)
+        mcd_session_end(s, "cannot be watched");
+    if (s->pidfd >= 0)
+        mcd_control_watch(a, s->pidfd, MCD_SOURCE_SESSION, s);
 }
 
 static void unwatch_doorbell(struct mcd_session *s)
@@ -301,6 +372,7 @@ void mcd_session_free_queue(struct mcd_session *s, struct mcd_queue *q)
         s->agent->staged_bytes += mcs_load_relaxed(&q->shm.doorbell->staged_bytes);
     }
     s->agent->queue_memory -= q->memory;
+    mcd_ledger_drop(s->agent->recovery.ledger, MCD_LEDGER_QUEUE, q->record);
     mcd_stats_queue_gone(s, q);
     mcd_queue_fini(q);
     if (q->guard >= 0)
@@ -319,7 +391,10 @@ static void begin_leaving(struct mcd_session *s)
     mcs_store_release(&s->segment->owner, NULL); /* partner: deliver() in task.c */
     for (struct mcd_queue *q = s->queues; q != NULL; q = q->next) {
         q->leave = (struct mcd_command){.kind = MCD_COMMAND_REMOVE, .queue = q};
-        mcd_engine_command(q->engine, &q->leave);
+        if (q->given)
+            mcd_engine_command(q->engine, &q->leave);
+        else
+            q->leave.done = 1; /* it came back, and no engine has had it yet */
     }
     s->stage = MCD_LEAVING;
 }
@@ -338,6 +413,7 @@ static void free_session(struct mcd_session *s)
 
     unwatch_doorbell(s);
     free(s->op.old);
+    mcd_limbo_free(s);
     while (s->queues != NULL)
         mcd_session_free_queue(s, s->queues);
     mcd_stats_forget(s);
@@ -350,7 +426,7 @@ static void free_session(struct mcd_session *s)
     }
     for (uint32_t i = 0; i < MCD_TABLE_SIZE; i++) {
         if (s->extents[i] != NULL) {
-            s->extents[i]->owner = NULL;
+            mcd_extent_forget(&a->pool, s->extents[i]);
             mcd_extent_put(&a->pool, s->extents[i]);
         }
         if (s->opens[i] != NULL) {
@@ -369,7 +445,8 @@ static void free_session(struct mcd_session *s)
         close(s->doorbell);
     if (s->pidfd >= 0)
         close(s->pidfd);
-    close(s->socket);
+    if (s->socket >= 0)
+        close(s->socket);
     if (s->prev != NULL)
         s->prev->next = s->next;
     else
@@ -395,7 +472,8 @@ static bool poll_ending(struct mcd_session *s)
             return true;
         MCS_FAILPOINT(session_fading);
         /* The other end sees the hang-up only now: its tasks are quiet. */
-        shutdown(s->socket, SHUT_RDWR);
+        if (s->socket >= 0)
+            shutdown(s->socket, SHUT_RDWR);
         /* engines that serve others may still look at its memory: until the grace is over */
         mcd_grace_begin(&s->op.grace, s->agent->engines, s->agent->nengines);
         s->stage = MCD_FADING;

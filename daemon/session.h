@@ -14,6 +14,9 @@
 #include "worker.h"
 
 struct mcd_agent;
+struct mcm_record;
+struct mcd_ledger_session;
+struct mcd_limbo;
 struct mcd_mooncake_opening;
 struct mcd_opening;
 struct mcd_quieting;
@@ -31,6 +34,7 @@ struct mcd_open {
 /* A granted mapping of another session's (or its own) extent. Control thread. */
 struct mcd_grant {
     uint32_t handle;
+    bool writable;
     struct mcd_extent *extent;
     struct mcd_grant *next; /* of the session */
 };
@@ -49,6 +53,8 @@ struct mcd_operation {
     uint64_t offset, length;
     bool last; /* the extent goes too */
     struct mcd_open *open;
+    uint32_t handle; /* of a segment that comes back, whose `incarnation` must be this; 0: none */
+    uint64_t incarnation;
     struct mcd_quieting
         *quieting; /* engines' I/O into what goes; NULL: not begun, or there is none */
     struct mcd_opening *opening; /* a segment of another host, while it is being found */
@@ -75,6 +81,9 @@ struct mcd_session {
     uint64_t inbox_head;
     uint32_t inbox_lock; /* engines only: they may deliver to one inbox at the same time */
     uint32_t inbox_error;
+    /* 1: of an earlier agent, and not yet what it was: its inbox and buffers are not there.
+     * control: release; engines: acquire */
+    uint32_t recovering;
 
     /* control thread only */
     struct mcd_agent *agent;
@@ -86,7 +95,10 @@ struct mcd_session {
     uid_t uid;
     uint64_t tenant;
     char name[MCS_NAME_MAX];
-    struct mcd_segment *segment; /* its own */
+    struct mcd_segment *segment;       /* its own */
+    struct mcd_ledger_session *record; /* NULL: no ledger is kept */
+    struct mcd_limbo *limbo;           /* while it is not all back; NULL: it is */
+    bool restored;                     /* from an earlier agent */
     struct mcd_queue *queues;
     uint32_t nqueues, next_queue, nextents, nopens, ngrants, next_grant;
     struct mcd_grant *grants;
@@ -104,6 +116,10 @@ struct mcd_session {
     enum { MCD_LIVING, MCD_LEAVING, MCD_FADING, MCD_QUIETING } stage;
 };
 
+/* Enters it into the agent's list. */
+void mcd_session_link(struct mcd_session *s);
+/* Session s, in limbo, goes on over the connection of t, which is not greeted yet and ends. */
+void mcd_session_move(struct mcd_session *s, struct mcd_session *t);
 /* Takes a fresh connection over. */
 void mcd_session_accept(struct mcd_agent *a, int socket);
 /* A message, a hang-up or the death of the process. Called from the event loop. */
@@ -132,6 +148,10 @@ void mcd_session_free_queue(struct mcd_session *s, struct mcd_queue *q);
 /* The name and all buffers of the session's segment go; *old is to be freed after grace. */
 void mcd_session_withdraw(struct mcd_session *s, struct mcd_snapshot **old);
 
+/* Enters the segment, whose name is set, among those with a name. */
+void mcd_session_name(struct mcd_session *s);
+/* What the metadata is told of the segment. There is a cluster. */
+void mcd_session_meta_record(const struct mcd_session *s, struct mcm_record *out);
 /* The name alone goes: it could not be had in the whole cluster. */
 void mcd_session_unname(struct mcd_session *s);
 

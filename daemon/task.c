@@ -144,6 +144,18 @@ struct mcd_segment *mcd_find_segment(const struct mcd_queue *q, uint32_t handle)
     return find_segment(q->session, handle);
 }
 
+/* Why a segment of this host has no such buffer. */
+enum mcs_status mcd_missing(const struct mcd_segment *seg)
+{
+    /* partner: the release in session.c when the owner ends; it outlives this turn */
+    const struct mcd_session *owner = mcs_load_acquire(&seg->owner);
+
+    if (owner == NULL)
+        return seg->stale ? MCS_STALE : MCS_REVOKED;
+    /* partner: drop_rest() in limbo.c */
+    return mcs_load_acquire(&owner->recovering) != 0 ? MCS_AGENT_RESTARTED : MCS_BAD_RANGE;
+}
+
 /* The buffer that a remote range lies in. */
 static enum mcs_status find_buffer(const struct mcd_queue *q, const struct mcs_desc *d,
                                    uint64_t remote_addr, uint64_t length, struct mcd_lookups *found)
@@ -158,7 +170,7 @@ static enum mcs_status find_buffer(const struct mcd_queue *q, const struct mcs_d
     /* partner: swap() in segment.c */
     b = mcd_snapshot_find(mcs_load_acquire(&seg->snapshot), remote_addr, length);
     if (b == NULL)
-        return mcs_load_acquire(&seg->owner) == NULL ? MCS_REVOKED : MCS_BAD_RANGE;
+        return mcd_missing(seg);
     found->segment_handle = d->segment;
     found->buffer = b;
     return MCS_OK;
@@ -524,6 +536,8 @@ int mcd_inbox_deliver(struct mcd_engine *g, struct mcd_session *owner, uint64_t 
 {
     int res;
 
+    if (mcs_load_acquire(&owner->recovering) != 0) /* partner: drop_rest() in limbo.c */
+        return -ECONNRESET;
     while (mcs_exchange(&owner->inbox_lock, 1u) != 0) /* other engines hold it for one copy */
         mcs_pause();
     res = mcs_inbox_put(&owner->region, &owner->inbox_head, source, bytes, name, name_length,
@@ -555,7 +569,7 @@ static int deliver(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t
     const uint8_t *text = q->shm.args + (uint64_t)t->desc.args * MCS_LINE + t->args.notify;
 
     if (owner == NULL)
-        return -ENOTCONN;
+        return seg != NULL && seg->stale ? -ESTALE : -ENOTCONN;
     return mcd_inbox_deliver(g, owner, q->session->incarnation, t->bytes, text, t->args.name_length,
                              text + t->args.name_length, t->args.message_length);
 }
@@ -577,7 +591,7 @@ static bool advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *
 
         any = true;
         if (error != MCS_OK) {
-            end_parked(g, q, t, MCS_STATE_INVALID, error);
+            end_parked(g, q, t, mcd_state_of(error), error);
             return true;
         }
         if (!through)
@@ -630,7 +644,10 @@ static bool advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *
     if (res == 0)
         end_parked(g, q, t, MCS_STATE_COMPLETED, MCS_OK);
     else
-        end_parked(g, q, t, MCS_STATE_FAILED, MCS_REVOKED);
+        end_parked(g, q, t, MCS_STATE_FAILED,
+                   res == -ECONNRESET ? MCS_AGENT_RESTARTED
+                   : res == -ESTALE   ? MCS_STALE
+                                      : MCS_REVOKED);
     return true;
 }
 

@@ -43,6 +43,13 @@ enum mcs_status mcd_resolve(const struct mcd_queue *q, const struct mcs_desc *d,
                             uint64_t local_offset, uint64_t remote_addr, uint64_t length,
                             struct mcd_lookups *found, struct mct_slice *slice);
 
+/* Why a segment of this host has no such buffer. */
+enum mcs_status mcd_missing(const struct mcd_segment *seg);
+/* The state that a task has which ends for this before a byte has moved: is the request to blame? */
+static inline enum mcs_state mcd_state_of(enum mcs_status error)
+{
+    return error == MCS_AGENT_RESTARTED ? MCS_STATE_FAILED : MCS_STATE_INVALID;
+}
 /* Handles of the session: NULL when there is none such (any more). */
 const struct mcd_extent *mcd_find_extent(const struct mcd_queue *q, uint32_t handle);
 struct mcd_segment *mcd_find_segment(const struct mcd_queue *q, uint32_t handle);
@@ -68,7 +75,8 @@ static inline bool mcd_task_notifies(const struct mcd_task *t)
 void mcd_age_add(struct mcd_queue *q, struct mcd_task *t);
 void mcd_age_remove(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t);
 
-/* Puts a notification into an inbox of this host. 0, -EAGAIN: no room, -ENOTCONN: nobody to read it. */
+/* Puts a notification into an inbox of this host. 0, -EAGAIN: no room, -ENOTCONN: nobody to read it,
+ * -ECONNRESET: who reads it has not come back since the agent restarted. */
 int mcd_inbox_deliver(struct mcd_engine *g, struct mcd_session *owner, uint64_t source,
                       uint64_t bytes, const void *name, uint32_t name_length, const void *message,
                       uint32_t message_length);

@@ -87,3 +87,39 @@ Test(alloc, random_traffic_never_overlaps)
     }
     mcd_alloc_destroy(a);
 }
+
+Test(alloc, made_anew_of_what_is_taken)
+{
+    struct mcd_alloc *a = mcd_alloc_create(4096);
+    uint64_t at, first;
+
+    cr_assert_eq(mcd_alloc_take_at(a, 128, 100), 0);
+    cr_assert_eq(mcd_alloc_size_at(a, 128), 128u);
+    cr_assert_eq(mcd_alloc_take_at(a, 256, 64), 0);
+    cr_assert_eq(mcd_alloc_take_at(a, 256, 64), -ENOSPC, "twice");
+    cr_assert_eq(mcd_alloc_take_at(a, 192, 64), -ENOSPC, "overlaps");
+    cr_assert_eq(mcd_alloc_take_at(a, 0, 64), -ENOSPC, "not in rising order");
+    cr_assert_eq(mcd_alloc_take_at(a, 330, 64), -ENOSPC, "not where one could begin");
+    cr_assert_eq(mcd_alloc_take_at(a, 1024, 3073), -ENOSPC, "beyond the end");
+    cr_assert_eq(mcd_alloc_take_at(a, 8192, 64), -ENOSPC, "outside");
+    cr_assert_eq(mcd_alloc_take_at(a, UINT64_MAX - 63, 64), -ENOSPC);
+    cr_assert_eq(mcd_alloc_take_at(a, 1024, UINT64_MAX), -ENOSPC);
+    cr_assert_eq(mcd_alloc_take_at(a, 1024, 0), -ENOSPC);
+    cr_assert_eq(mcd_alloc_take_at(a, 4032, 64), 0, "to the end");
+    cr_assert_eq(mcd_alloc_take_at(a, 4032, 64), -ENOSPC);
+    cr_assert_eq(mcd_alloc_count(a), 3u);
+    cr_assert_eq(mcd_alloc_used(a), 256u);
+    /* the gaps are there for others */
+    cr_assert_eq(mcd_alloc_take(a, 128, 64, &first), 0);
+    cr_assert_eq(first, 0u);
+    cr_assert_eq(mcd_alloc_take(a, 3712, 64, &at), 0);
+    cr_assert_eq(at, 320u);
+    cr_assert_eq(mcd_alloc_take(a, 64, 64, &at), -ENOSPC);
+    cr_assert_eq(mcd_alloc_give(a, 0), 0);
+    cr_assert_eq(mcd_alloc_give(a, 320), 0);
+    cr_assert_eq(mcd_alloc_give(a, 256), 0);
+    cr_assert_eq(mcd_alloc_give(a, 4032), 0);
+    cr_assert_eq(mcd_alloc_give(a, 128), 0);
+    cr_assert_eq(mcd_alloc_take_at(a, 0, 4096), 0, "all has merged");
+    mcd_alloc_destroy(a);
+}

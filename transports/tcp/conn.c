@@ -17,12 +17,16 @@
 /* What may fail here is only comfort: tests use sockets that are not TCP. */
 static void set_up_socket(int fd)
 {
+    /* When this process dies the kernel shall not go on sending what a client's memory holds by then:
+     * its close() is a reset, as reset_socket() is of ours. */
+    const struct linger hard = {.l_onoff = 1};
     int one = 1, flags = fcntl(fd, F_GETFL);
 
     if (flags >= 0 && (flags & O_NONBLOCK) != 0)
         (void)fcntl(fd, F_SETFL, flags & ~O_NONBLOCK); /* the uring waits for readiness itself */
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+    (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
 }
 
 /* Nothing that waits in the socket goes out any more, zero-copied pages included. */
