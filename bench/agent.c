@@ -100,17 +100,20 @@ static void raise_files(void)
     }
 }
 
-static void child_exec(const char *program, const char *config, int netns, int ready, pid_t parent)
+static void child_exec(const struct agent_options *o, const char *program, const char *config,
+                       int ready, pid_t parent)
 {
     char number[16];
-    char *const argv[] = {"mcshmd", "--config", (char *)config, "--ready-fd", number, NULL};
+    char *const argv[] = {"mcshmd",     "--config", (char *)config,
+                          "--ready-fd", number,     o->supervise ? "--supervise" : NULL,
+                          NULL};
 
     cleanup_forget();
     /* KILL, because a paused agent would not hear a TERM; it leaves nothing behind either way. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(127);
-    if (netns > 0 && netns_settle(netns) != 0) {
+    if (o->netns > 0 && netns_settle(o->netns) != 0) {
         say_error(0, "the agent cannot enter its network namespace: %m");
         _exit(127);
     }
@@ -177,7 +180,7 @@ static int start_own(const struct agent_options *o, struct agent *a)
     }
     a->pid = fork();
     if (a->pid == 0)
-        child_exec(program, config, o->netns, ready[1], parent);
+        child_exec(o, program, config, ready[1], parent);
     if (a->pid < 0) {
         rc = say_error(-errno, "cannot start a process for the agent: %m");
         a->pid = 0;

@@ -15,6 +15,7 @@ struct agent_options {
     const char *program;  /* mcshmd; NULL: beside this program, else in PATH */
     int core;             /* for its engine */
     bool busy;            /* idle = busy, else sleep */
+    bool supervise;       /* under a supervisor, which agent.pid then is */
     uint64_t pool_size;   /* bytes */
     bool small;           /* just that, in ordinary pages; else hugepages and room to round up */
     int netns;            /* descriptor of the network namespace it lives in; 0: ours */

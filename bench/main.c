@@ -3,6 +3,7 @@
 #include "copy.h"
 #include "kv.h"
 #include "net.h"
+#include "restart.h"
 #include "ring.h"
 #include "say.h"
 
@@ -13,8 +14,11 @@
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
-} commands[] = {
-    {"ring", ring_command}, {"copy", copy_command}, {"kv", kv_command}, {"net", net_command}};
+} commands[] = {{"ring", ring_command},
+                {"copy", copy_command},
+                {"kv", kv_command},
+                {"net", net_command},
+                {"restart", restart_command}};
 
 static void help(FILE *out)
 {
@@ -24,6 +28,7 @@ static void help(FILE *out)
           "  mcshm-bench copy      4 KiB to 256 MiB, contiguous, list and stride, beside memcpy\n"
           "  mcshm-bench kv        a prefill and a decode process replay a trace of requests\n"
           "  mcshm-bench net       READ and WRITE between two hosts, beside iperf3, UCX, Mooncake\n"
+          "  mcshm-bench restart   what clients see of an agent that is killed or restarted\n"
           "  mcshm-bench --version\n"
           "\n"
           "Each has --help and --json. They start a private agent unless --socket names one.\n",
@@ -50,6 +55,6 @@ int main(int argc, char **argv)
         cleanup_install();
         return commands[i].run(argc - 1, argv + 1) == 0 ? 0 : 1;
     }
-    say_error(0, "there is no %s; there are ring, copy, kv and net", argv[1]);
+    say_error(0, "there is no %s; there are ring, copy, kv, net and restart", argv[1]);
     return 2;
 }

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# mcshm-bench ring, copy and kv, short: one JSON document on stdout with the fields that others read;
+# mcshm-bench ring, copy, kv and restart, short: one JSON document on stdout with the fields that others read;
 # kv on a generated trace, on published ones where they are at hand, and on broken ones.
 . "$(dirname "$0")/lib.sh"
 
@@ -38,8 +38,14 @@ for line in '' '{"timestamp": 0, "input_length": 5' '{"timestamp":0,"input_lengt
     [ -z "$line" ] || grep -q 'line 2' "$DIR/stderr" || fail "which line? $(cat "$DIR/stderr")"
 done
 
+bench restart --json --rounds 1 >"$DIR/restart.json"
+json '(all(d[k]["lost"] == 0 and d[k]["gap_ms"] > 0 and d[k]["failed"] >= 0 and d[k]["completed"] > 0 and
+      len(d[k]["gaps_ms"]) == 1 for k in ("kill", "term"))) or exit("restart: %s" % d)' <"$DIR/restart.json" >"$DIR/ok"
+expect_exit 1 "$B/bin/mcshm-bench" restart --socket /nonexistent
+grep -q 'is not killed' "$DIR/stderr" || fail "what it said: $(cat "$DIR/stderr")"
+
 [ "$(nproc)" -ge 2 ] || {
-    echo "one core: ring and copy need two, only kv was run"
+    echo "one core: ring and copy need two, only kv and restart were run"
     exit 0
 }
 bench copy --json --sizes 4K,64K --seconds 0.002 --rounds 1 --no-ucx >"$DIR/copy.json"

@@ -28,7 +28,7 @@ await_(lambda: agent.status()["sessions"] == 2, "one session")
 fds = agent.fds()
 
 # messages: truncated at each byte, wrong magic, version, length, order, too large, random
-hello = struct.pack("<IHHIIII", Raw.MAGIC, 1, 1, 24 + 272, 1, 0, 0) + struct.pack("<IIQ256s", 1, 0, 0, b"x")
+hello = struct.pack("<IHHIIII", Raw.MAGIC, 2, 1, 24 + 272, 1, 0, 0) + struct.pack("<IIQ256s", 2, 0, 0, b"x")
 for n in range(len(hello)):
     r = Raw(agent.socket)
     r.raw(hello[:n] or b"\0")
@@ -42,7 +42,7 @@ for type_ in (0, 2, 4, 12, 18, 19, 255, 65535):  # before HELLO, or unknown
     r.send(type_, b"\0" * 16)
     check(r.closed(), "type", type_)
 r = Raw(agent.socket)
-r.send(1, hello[24:], version=2)
+r.send(1, hello[24:], version=1)
 m = r.recv()
 equal(m[1], VERSION, "status for another protocol version")
 check(b"protocol" in m[2] and r.closed(), m)
