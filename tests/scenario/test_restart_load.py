@@ -23,7 +23,8 @@ AREAS = WORKERS * THREADS
 SIZE = AREAS * STEP + GAP
 BULK = 2 << 20   # behind them, for tasks of which some are always in hand
 
-agent = Supervised("session.max=64", "agent.barrier_ms=10000")
+cores = ",".join(str(core) for core in sorted(os.sched_getaffinity(0))[:2])  # two engines, where that goes
+agent = Supervised("session.max=64", "agent.barrier_ms=10000", "engine.cores=" + cores)
 
 
 def owner_main(pipe):
