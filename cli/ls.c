@@ -48,6 +48,15 @@ static const struct column peers[] = {
     {"EXPORTS", "exports", CELL_COUNT}, {"INCARNATION", "incarnation", CELL_HEX},
 };
 
+static const struct column tenants[] = {
+    {"TENANT", "name", CELL_TEXT},       {"WEIGHT", "weight", CELL_COUNT},
+    {"MEMORY", "memory", CELL_BYTES},    {"SESSIONS", "sessions", CELL_COUNT},
+    {"QUEUES", "queues", CELL_COUNT},    {"IN FLIGHT", "tasks_in_flight", CELL_COUNT},
+    {"TASKS", "tasks", CELL_COUNT},      {"BYTES", "bytes", CELL_BYTES},
+    {"RATE/s", "rate", CELL_BYTES},      {"THROTTLED ms", "throttled_ms", CELL_COUNT},
+    {"REFUSED", "refusals", CELL_COUNT},
+};
+
 #define COLUMNS(c) c, sizeof(c) / sizeof((c)[0])
 
 static const struct list {
@@ -63,6 +72,7 @@ static const struct list {
     {"sessions", MCSHM_QUERY_SESSIONS, "sessions", COLUMNS(sessions)},
     {"rails", MCSHM_QUERY_RAILS, "rails", COLUMNS(rails)},
     {"peers", MCSHM_QUERY_PEERS, "peers", COLUMNS(peers)},
+    {"tenants", MCSHM_QUERY_TENANTS, "tenants", COLUMNS(tenants)},
 };
 
 /* Gives each segment the number and the bytes of its buffers. */

@@ -147,6 +147,81 @@ static void engines(struct mcd_agent *a, struct text *t)
     engine_lines(a, t, "asleep", "gauge", "Does an engine sleep: 1, or 0", ENGINE_ASLEEP);
 }
 
+enum tenant_value {
+    TENANT_MEMORY,
+    TENANT_SESSIONS,
+    TENANT_QUEUES,
+    TENANT_IN_FLIGHT,
+    TENANT_WEIGHT,
+    TENANT_TASKS,
+    TENANT_BYTES,
+    TENANT_CALLER_BYTES,
+    TENANT_THROTTLED
+};
+
+static double tenant_value(struct mcd_agent *a, const struct mcd_tenant *n, enum tenant_value what)
+{
+    struct mcd_tenant_sums sums;
+
+    mcd_tenant_sum(n, a->sessions, &sums);
+    switch (what) {
+    case TENANT_MEMORY:
+        return (double)n->memory;
+    case TENANT_SESSIONS:
+        return n->sessions;
+    case TENANT_QUEUES:
+        return n->queues;
+    case TENANT_IN_FLIGHT:
+        return (double)mcs_load_relaxed(&n->tasks); /* partner: mcd_tenant_admit() */
+    case TENANT_WEIGHT:
+        return (double)n->limits.weight;
+    case TENANT_TASKS:
+        return (double)sums.tasks;
+    case TENANT_BYTES:
+        return (double)sums.bytes;
+    case TENANT_CALLER_BYTES:
+        return (double)sums.caller_bytes;
+    case TENANT_THROTTLED:
+        return (double)mcd_tenant_throttled_ms(n, a->tick_hz) / 1000;
+    }
+    return 0;
+}
+
+/* One line a tenant; their names are harmless in labels. */
+static void tenants(struct mcd_agent *a, struct text *t)
+{
+    static const struct {
+        const char *name, *type, *help;
+        enum tenant_value what;
+    } list[] = {
+        {"memory_bytes", "gauge", "Memory and mappings of its sessions", TENANT_MEMORY},
+        {"sessions", "gauge", "Sessions", TENANT_SESSIONS},
+        {"queues", "gauge", "Queues", TENANT_QUEUES},
+        {"tasks_in_flight", "gauge", "Tasks taken and not ended", TENANT_IN_FLIGHT},
+        {"weight", "gauge", "Its share beside others", TENANT_WEIGHT},
+        {"tasks_total", "counter", "Tasks that ended", TENANT_TASKS},
+        {"bytes_total", "counter", "Bytes moved by engines", TENANT_BYTES},
+        {"caller_bytes_total", "counter",
+         "Bytes copied in callers' threads, as clients report them", TENANT_CALLER_BYTES},
+        {"throttled_seconds_total", "counter", "Time that engines held its work back for its rate",
+         TENANT_THROTTLED},
+    };
+
+    for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++) {
+        add(t, "# HELP mcshm_tenant_%s %s\n# TYPE mcshm_tenant_%s %s\n", list[i].name, list[i].help,
+            list[i].name, list[i].type);
+        for (const struct mcd_tenant *n = a->tenants.list; n != NULL; n = n->next)
+            add(t, "mcshm_tenant_%s{tenant=\"%s\"} %.*f\n", list[i].name, n->name,
+                list[i].what == TENANT_THROTTLED ? 3 : 0, tenant_value(a, n, list[i].what));
+    }
+    add(t, "# HELP mcshm_tenant_refused_total What it was refused for a limit of its own\n"
+           "# TYPE mcshm_tenant_refused_total counter\n");
+    for (const struct mcd_tenant *n = a->tenants.list; n != NULL; n = n->next)
+        for (unsigned i = 0; i < MCD_LIMIT_COUNT; i++)
+            add(t, "mcshm_tenant_refused_total{tenant=\"%s\",limit=\"%s\"} %llu\n", n->name,
+                mcd_limit_words[i], (unsigned long long)mcs_load_relaxed(&n->refused[i]));
+}
+
 static void metrics(struct mcd_agent *a, struct text *t)
 {
     struct mcd_totals totals;
@@ -189,6 +264,7 @@ static void metrics(struct mcd_agent *a, struct text *t)
     }
     engines(a, t);
     rails(a, t);
+    tenants(a, t);
     gauge(t, "sessions", "Sessions", a->nsessions);
     gauge(t, "sessions_limbo", "Sessions of an earlier agent that are not back yet",
           a->recovery.away + a->recovery.coming);

@@ -10,6 +10,7 @@
 #include "limbo.h"
 #include "session.h"
 #include "stats.h"
+#include "tenant.h"
 #include "watch.h"
 #include "worker.h"
 
@@ -59,6 +60,7 @@ struct mcd_agent {
     struct mcd_session *sessions;
     struct mcd_segment *segments; /* those with a name */
     unsigned nsessions;
+    struct mcd_tenants tenants;
     uint64_t queue_memory; /* bytes of all queues: shared and the engines' private half */
     uint32_t next_session;
 

@@ -3,13 +3,18 @@
  * One turn of an engine for one queue: take a burst of descriptors, run at once what fits into
  * the turn's budget, park the others, let the parked ones go on.
  */
+#include <stddef.h>
+#include <string.h>
+
 #include "fault.h"
 #include "log.h"
 #include "session.h"
 #include "task.h"
 #include "shm/failpoint.h"
+#include "tenant.h"
 
 #define ALONE 4u          /* slices a turn while no other queue is active */
+#define SMALL 4096u       /* bytes of what may pass others that have much to do */
 #define SMALL_BURST 4096u /* bytes */
 
 static void break_queue(struct mcd_engine *g, struct mcd_queue *q, const char *what)
@@ -62,6 +67,10 @@ struct fresh {
     bool stamped;
     uint32_t stamp, stamp_ns;
     uint64_t age;
+    /* where others want their share */
+    bool shared;
+    uint8_t asked, allowed; /* a bit a class: may tasks pass? */
+    uint64_t given[MCS_CLASS_COUNT];
 };
 
 /* Into the trace; a burst that comes too soon after another one is left out. */
@@ -78,6 +87,34 @@ static void record_all(struct mcd_engine *g, struct mcd_queue *q, const struct f
     }
     q->trace.due = g->now + f->n * MCD_TRACE_US * g->ticks_per_us;
     mcs_count(&q->stats->sums.traced, f->n);
+}
+
+static uint64_t cost_of(const struct mcs_desc *d)
+{
+    return d->length > MCD_PIECE_COST ? d->length : MCD_PIECE_COST;
+}
+
+/* May this task go at once though other queues have something to do? Small ones may as long as its tenant,
+ * session and queue are not ahead of the others; large ones if nobody waits. A turn has one slice of them, but
+ * small ones of the highest class always may. */
+static bool may_pass(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
+                     struct fresh *f)
+{
+    unsigned class = d->priority;
+    uint64_t spent = g->spent;
+
+    if ((f->asked >> class & 1) == 0) {
+        f->asked |= (uint8_t)(1u << class);
+        if (mcd_share_may_pass(&g->shares, &q->leaf, class, g->now))
+            f->allowed |= (uint8_t)(1u << class);
+    }
+    if ((f->allowed >> class & 1) == 0)
+        return false;
+    for (unsigned c = 0; c < MCS_CLASS_COUNT; c++)
+        spent += f->given[c];
+    if (d->length <= SMALL)
+        return class == MCS_CLASS_HIGH || spent < g->shares.quantum;
+    return g->shares.nbusy == (q->leaf.share.busy != 0) && spent + d->length <= g->shares.quantum;
 }
 
 /* The good end of run_now(): what mcd_task_end() does for each, with the sums made once. */
@@ -189,7 +226,8 @@ static bool accept(struct mcd_engine *g, struct mcd_queue *q, struct mcs_desc *d
     }
     b = &q->batches[d->batch];
     if (b->generation != d->batch_generation)
-        *b = (struct mcd_batch){.generation = d->batch_generation, .dirty = b->dirty};
+        *b = (struct mcd_batch){
+            .generation = d->batch_generation, .open = b->open, .dirty = b->dirty};
     b->taken++;
     if (!f->stamped || f->stamp != d->submitted) {
         f->stamped = true;
@@ -208,7 +246,7 @@ static bool accept(struct mcd_engine *g, struct mcd_queue *q, struct mcs_desc *d
         return true;
     }
     if (d->op == MCS_OP_NOTIFY || d->shape != MCS_SHAPE_ONE || (d->flags & MCS_DESC_NOTIFY) != 0 ||
-        d->length > *budget || !may_run_now(q, d)) {
+        d->length > *budget || !may_run_now(q, d) || (f->shared && !may_pass(g, q, d, f))) {
         run_now(g, q, f); /* what came before stays before */
         mcd_task_park(g, q, d, f->age, deadline);
         return true;
@@ -234,6 +272,8 @@ static bool accept(struct mcd_engine *g, struct mcd_queue *q, struct mcs_desc *d
     f->n++;
     f->bytes += d->length;
     *budget -= d->length;
+    if (f->shared)
+        f->given[d->priority] += cost_of(d);
     return true;
 }
 
@@ -246,16 +286,49 @@ static void show_depth(struct mcd_queue *q, bool full)
     mcs_store_relaxed(&q->stats->depth, depth);
 }
 
+static void charge(struct mcd_engine *g, struct mcd_queue *q, const struct fresh *f)
+{
+    for (unsigned c = 0; c < MCS_CLASS_COUNT; c++) {
+        if (f->given[c] == 0)
+            continue;
+        g->spent += f->given[c];
+        mcd_share_charge(&g->shares, &q->leaf, c, f->given[c], g->now);
+    }
+}
+
+void mcd_queue_share(struct mcd_engine *g, struct mcd_queue *q)
+{
+    unsigned ready = 0, busy;
+
+    for (unsigned c = 0; c < MCS_CLASS_COUNT; c++) {
+        uint32_t slot = q->list_head[c];
+
+        if (slot != MCD_NO_TASK &&
+            ((q->tasks[slot].desc.flags & MCS_DESC_FENCE) == 0 || q->age_head == slot))
+            ready |= 1u << c;
+    }
+    busy = ready | (q->full ? 1u << q->full_class : 0);
+    mcd_share_set(&g->shares, &q->leaf, (uint8_t)busy, (uint8_t)ready);
+}
+
+/* More of the same is on its way: others do not get ahead of this queue in the meantime. */
+static void note_full(struct mcd_queue *q, const struct mcs_desc *last)
+{
+    q->full = last->priority < MCS_CLASS_COUNT;
+    q->full_class = last->priority;
+}
+
 bool mcd_queue_turn(struct mcd_engine *g, struct mcd_queue *q)
 {
     struct mcs_desc descs[MCD_BURST];
-    uint64_t budget = mcs_load_relaxed(&g->o.slice) * (g->nhot == 1 ? ALONE : 1);
+    bool alone = g->nhot == 1;
+    uint64_t budget = g->shares.quantum * (alone ? ALONE : 1);
     struct fresh fresh;
     bool any;
     int n;
 
     n = mcs_ring_take(&q->consumer, descs, g->burst);
-    if (n == 0 && q->parked == 0)
+    if (n == 0 && q->parked == 0 && q->leaf.share.busy == 0)
         return false;
     if (n < 0) {
         break_queue(g, q, "the submission ring claims more than it holds");
@@ -267,14 +340,58 @@ bool mcd_queue_turn(struct mcd_engine *g, struct mcd_queue *q)
     fresh.bytes = 0;
     fresh.stamped = false;
     fresh.found = (struct mcd_lookups){0};
+    /* partner: set_limits() in tenant.c */
+    fresh.shared = !alone || (q->tenant != NULL && mcs_load_relaxed(&q->tenant->rate) != 0);
+    if (fresh.shared) {
+        fresh.asked = fresh.allowed = 0;
+        memset(fresh.given, 0, sizeof(fresh.given));
+    }
     for (int i = 0; i < n; i++)
         if (!accept(g, q, &descs[i], &fresh, &budget))
             break;
     run_now(g, q, &fresh);
+    if (fresh.shared)
+        charge(g, q, &fresh);
     any = n != 0;
-    if (q->parked != 0 && !q->broken)
-        any |= mcd_parked_run(g, q, budget);
+    q->full = false;
+    if (n == (int)MCD_BURST && !alone)
+        note_full(q, &descs[n - 1]);
+    if (q->list_head[MCD_WAITING] != MCD_NO_TASK && !q->broken)
+        any |= mcd_waiting_run(g, q);
+    if (q->parked != 0 || q->full || q->leaf.share.busy != 0)
+        mcd_queue_share(g, q);
     mcd_batches_flush(q);
     show_depth(q, n == MCD_BURST);
+    return any;
+}
+
+/*
+ * A slice of parked work: of whom it is, is asked again whenever a task ends or a slice of one queue is done.
+ * What was done at once in this turn is a part of it, but never all.
+ */
+bool mcd_parked_turn(struct mcd_engine *g)
+{
+    uint64_t whole = g->shares.quantum * (g->nhot == 1 ? ALONE : 1);
+    uint64_t before = g->nhot == 1 ? g->moved : g->spent;
+    uint64_t left = before < whole - whole / 4 ? whole - before : whole / 4;
+    struct mcd_share_leaf *l;
+    bool any = false;
+    unsigned class;
+
+    while (left >= MCD_PIECE_COST &&
+           (l = mcd_share_pick(&g->shares, mcs_ticks(), &class)) != NULL) {
+        struct mcd_queue *q = (struct mcd_queue *)((char *)l - offsetof(struct mcd_queue, leaf));
+        uint64_t spent, cost;
+
+        any |= mcd_parked_run(g, q, class, left < g->shares.quantum ? left : g->shares.quantum,
+                              &spent, &cost);
+        q->last_work = g->now;
+        mcd_share_charge(&g->shares, l, class, cost, mcs_ticks());
+        left -= spent;
+        mcd_batches_flush(q);
+        mcd_queue_share(g, q);
+        if (spent == 0 && (l->share.ready >> class & 1) != 0)
+            break; /* nothing could be done of it: in another turn */
+    }
     return any;
 }

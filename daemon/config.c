@@ -8,30 +8,19 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "key.h"
+#include "rule.h"
 #include "shm/abi.h"
 #include "shm/inbox.h"
 
-enum kind { TEXT, NUMBER, OCTAL, SIZE, CHOICE };
-
-struct key {
-    const char *section, *name;
-    enum kind kind;
-    size_t offset;
-    const char *initial;
-    uint64_t min, max;
-    const char *choices; /* CHOICE: words parted by '|', the value is the index */
-    const char *unit;
-    const char *help;
-    bool live; /* SIGHUP applies a change; others wait for the next start */
-};
+#define TEXT MCD_KEY_TEXT
+#define NUMBER MCD_KEY_NUMBER
+#define OCTAL MCD_KEY_OCTAL
+#define SIZE MCD_KEY_SIZE
+#define CHOICE MCD_KEY_CHOICE
 
 #define K(f) offsetof(struct mcd_config, f)
-#define KiB(n) ((uint64_t)(n) << 10)
-#define MiB(n) ((uint64_t)(n) << 20)
-#define GiB(n) ((uint64_t)(n) << 30)
-#define TiB(n) ((uint64_t)(n) << 40)
-
-static const struct key keys[] = {
+static const struct mcd_key keys[] = {
     {"agent", "socket", TEXT, K(socket), "/run/mcshm/mcshmd.sock", 1, 107, NULL, "path",
      "Unix socket that clients connect to; its folder is made if it is missing", false},
     {"agent", "socket_mode", OCTAL, K(socket_mode), "0660", 0, 0777, NULL, "octal mode",
@@ -189,121 +178,12 @@ static const struct key keys[] = {
 };
 #define NKEYS (sizeof(keys) / sizeof(keys[0]))
 
-static const struct key *find(const char *section, const char *name)
+static const struct mcd_key *find(const char *section, const char *name)
 {
     for (size_t i = 0; i < NKEYS; i++)
         if (strcmp(keys[i].section, section) == 0 && strcmp(keys[i].name, name) == 0)
             return &keys[i];
     return NULL;
-}
-
-static void format_size(uint64_t v, char *out, size_t size)
-{
-    static const char suffix[] = "\0KMGT";
-    unsigned i = 0;
-
-    while (i < 4 && v != 0 && v % 1024 == 0) {
-        v /= 1024;
-        i++;
-    }
-    snprintf(out, size, "%llu%.1s", (unsigned long long)v, suffix + i);
-}
-
-static void format_range(const struct key *k, char *out, size_t size)
-{
-    char a[32], b[32];
-
-    switch (k->kind) {
-    case TEXT:
-        snprintf(out, size, "%llu to %llu characters", (unsigned long long)k->min,
-                 (unsigned long long)k->max);
-        break;
-    case CHOICE:
-        snprintf(out, size, "%s", k->choices);
-        break;
-    case OCTAL:
-        snprintf(out, size, "0 to 0%llo", (unsigned long long)k->max);
-        break;
-    case NUMBER:
-        snprintf(out, size, "%llu to %llu", (unsigned long long)k->min, (unsigned long long)k->max);
-        break;
-    case SIZE:
-        format_size(k->min, a, sizeof(a));
-        format_size(k->max, b, sizeof(b));
-        snprintf(out, size, "%s to %s", a, b);
-        break;
-    }
-}
-
-static int parse_number(const struct key *k, const char *text, uint64_t *out)
-{
-    unsigned shift = 0;
-    char *end;
-
-    if (text[0] < '0' || text[0] > '9')
-        return -EINVAL;
-    errno = 0;
-    *out = strtoull(text, &end, k->kind == OCTAL ? 8 : 10);
-    if (errno != 0 || end == text)
-        return -EINVAL;
-    if (k->kind == SIZE && *end != '\0') {
-        static const char suffixes[] = "KMGT";
-        const char *p = strchr(suffixes, *end);
-
-        if (p == NULL)
-            return -EINVAL;
-        shift = 10 * (unsigned)(p - suffixes + 1);
-        end++;
-    }
-    if (*end != '\0' || *out > UINT64_MAX >> shift)
-        return -EINVAL;
-    *out <<= shift;
-    return *out < k->min || *out > k->max ? -ERANGE : 0;
-}
-
-static int parse_choice(const struct key *k, const char *text, uint64_t *out)
-{
-    const char *p = k->choices;
-
-    for (uint64_t i = 0;; i++) {
-        size_t n = strcspn(p, "|");
-
-        if (strlen(text) == n && strncmp(p, text, n) == 0) {
-            *out = i;
-            return 0;
-        }
-        if (p[n] == '\0')
-            return -EINVAL;
-        p += n + 1;
-    }
-}
-
-static int assign(struct mcd_config *c, const struct key *k, const char *text, char *error,
-                  size_t error_size)
-{
-    char range[160];
-    uint64_t v = 0;
-    int res = 0;
-
-    if (k->kind == TEXT) {
-        size_t n = strlen(text);
-
-        if (n < k->min || n > k->max)
-            res = -ERANGE;
-        else
-            memcpy((char *)c + k->offset, text, n + 1);
-    } else {
-        res = k->kind == CHOICE ? parse_choice(k, text, &v) : parse_number(k, text, &v);
-        if (res == 0)
-            memcpy((char *)c + k->offset, &v, sizeof(v));
-    }
-    if (res != 0) {
-        format_range(k, range, sizeof(range));
-        snprintf(error, error_size, "[%s] %s = '%s': want %s (%s)", k->section, k->name, text,
-                 range, k->unit);
-        res = -EINVAL;
-    }
-    return res;
 }
 
 void mcd_config_init(struct mcd_config *c)
@@ -312,8 +192,10 @@ void mcd_config_init(struct mcd_config *c)
 
     memset(c, 0, sizeof(*c));
     for (size_t i = 0; i < NKEYS; i++)
-        if (assign(c, &keys[i], keys[i].initial, error, sizeof(error)) != 0)
+        if (mcd_key_assign(c, keys[i].section, &keys[i], keys[i].initial, error, sizeof(error)) !=
+            0)
             abort(); /* a default outside its own range: tests/daemon/test_config.c sees it first */
+    mcd_tenant_rule_init(&c->tenants[0], "");
 }
 
 /* iniparser prints its complaints; they are collected into the error sentence instead. */
@@ -346,7 +228,7 @@ static int load_section(struct mcd_config *c, const dictionary *d, const char *s
     }
     for (int i = 0; i < n && res == 0; i++) {
         const char *name = names[i] + strlen(section) + 1;
-        const struct key *k = find(section, name);
+        const struct mcd_key *k = find(section, name);
 
         if (k == NULL) {
             snprintf(error, error_size,
@@ -354,44 +236,98 @@ static int load_section(struct mcd_config *c, const dictionary *d, const char *s
                      name);
             res = -EINVAL;
         } else {
-            res = assign(c, k, iniparser_getstring(d, names[i], ""), error, error_size);
+            res = mcd_key_assign(c, section, k, iniparser_getstring(d, names[i], ""), error,
+                                 error_size);
         }
     }
     free(names);
     return res;
 }
 
+/* Where a key was set. */
+struct place {
+    char section[64], name[64];
+    unsigned line;
+};
+
 /* iniparser takes the last of two keys of one name without a word: whoever wrote both believes in the
  * wrong one. */
 static int find_doubles(const char *path, char *error, size_t error_size)
 {
-    unsigned seen[NKEYS] = {0}, at = 0;
-    char line[1024], section[64] = "", name[64];
+    struct place *seen = NULL, p = {.section = ""};
+    size_t n = 0, room = 0;
+    char line[1024];
     FILE *f = fopen(path, "re");
     int res = 0;
 
     if (f == NULL)
         return -errno;
     while (res == 0 && fgets(line, sizeof(line), f) != NULL) {
-        const struct key *k = NULL;
-
-        at++;
-        if (sscanf(line, " [%63[^]]]", section) == 1)
+        p.line++;
+        if (sscanf(line, " [%63[^]]]", p.section) == 1 ||
+            sscanf(line, " %63[^=; \t#]", p.name) != 1 ||
+            (find(p.section, p.name) == NULL && strncasecmp(p.section, "tenant", 6) != 0))
             continue;
-        if (sscanf(line, " %63[^=; \t#]", name) == 1)
-            k = find(section, name);
-        if (k == NULL)
-            continue;
-        if (seen[k - keys] != 0) {
+        for (size_t i = 0; i < n && res == 0; i++) {
+            if (strcasecmp(seen[i].section, p.section) != 0 ||
+                strcasecmp(seen[i].name, p.name) != 0)
+                continue;
             snprintf(error, error_size,
                      "[%s] %s is set in line %u and again in line %u of %s: "
                      "remove one",
-                     section, name, seen[k - keys], at, path);
+                     p.section, p.name, seen[i].line, p.line, path);
             res = -EINVAL;
         }
-        seen[k - keys] = at;
+        if (n == room) {
+            struct place *more = realloc(seen, (room * 2 + 64) * sizeof(*seen));
+
+            if (more == NULL) {
+                res = -ENOMEM;
+                break;
+            }
+            seen = more;
+            room = room * 2 + 64;
+        }
+        seen[n++] = p;
     }
+    free(seen);
     fclose(f);
+    return res;
+}
+
+/*
+ * [tenant] and [tenant:NAME]. To the parser everything behind the first colon is the name of a key, so
+ * these sections are found entry by entry: "tenant:weight", "tenant:NAME", "tenant:NAME:weight". They
+ * come in the file's order, which decides who belongs where.
+ */
+static int load_tenants(struct mcd_config *c, const dictionary *d, char *error, size_t error_size)
+{
+    int res = 0;
+
+    for (ssize_t i = 0; i < d->size && res == 0; i++) {
+        char section[MCD_TENANT_NAME_MAX + 16];
+        const char *name, *key;
+
+        if (d->key[i] == NULL || strncmp(d->key[i], "tenant:", 7) != 0)
+            continue;
+        name = d->key[i] + 7;
+        key = strrchr(name, ':');
+        if (key == NULL && d->val[i] == NULL)
+            res = mcd_tenant_rule_set(c, d->key[i], NULL, NULL, error, error_size);
+        else if (key == NULL)
+            res = mcd_tenant_rule_set(c, "tenant", name, d->val[i], error, error_size);
+        else if ((size_t)(key - d->key[i]) >= sizeof(section))
+            res = -E2BIG;
+        else {
+            snprintf(section, sizeof(section), "%.*s", (int)(key - d->key[i]), d->key[i]);
+            res = mcd_tenant_rule_set(c, section, key + 1, d->val[i], error, error_size);
+        }
+        if (res == -E2BIG) {
+            snprintf(error, error_size, "[%.80s]: a tenant's name has at most %u characters",
+                     d->key[i], MCD_TENANT_NAME_MAX - 1);
+            res = -EINVAL;
+        }
+    }
     return res;
 }
 
@@ -419,7 +355,7 @@ int mcd_config_load(struct mcd_config *c, const char *path, char *error, size_t 
     }
     for (int i = 0; i < iniparser_getnsec(d) && res == 0; i++) {
         const char *section = iniparser_getsecname(d, i);
-        bool known = false;
+        bool known = strcmp(section, "tenant") == 0;
 
         for (size_t k = 0; k < NKEYS; k++)
             known = known || strcmp(keys[k].section, section) == 0;
@@ -427,10 +363,12 @@ int mcd_config_load(struct mcd_config *c, const char *path, char *error, size_t 
             snprintf(error, error_size,
                      "[%s]: unknown section; `mcshmd --sample-config` lists all keys", section);
             res = -EINVAL;
-        } else {
+        } else if (strcmp(section, "tenant") != 0) {
             res = load_section(c, d, section, error, error_size);
         }
     }
+    if (res == 0)
+        res = load_tenants(c, d, error, error_size);
     iniparser_freedict(d);
     return res;
 }
@@ -440,7 +378,7 @@ int mcd_config_set(struct mcd_config *c, const char *assignment, char *error, si
     const char *dot = strchr(assignment, '.');
     const char *equals = dot == NULL ? NULL : strchr(dot, '=');
     char section[64], name[64];
-    const struct key *k;
+    const struct mcd_key *k;
 
     if (equals == NULL || (size_t)(dot - assignment) >= sizeof(section) ||
         (size_t)(equals - dot) > sizeof(name)) {
@@ -449,13 +387,15 @@ int mcd_config_set(struct mcd_config *c, const char *assignment, char *error, si
     }
     snprintf(section, sizeof(section), "%.*s", (int)(dot - assignment), assignment);
     snprintf(name, sizeof(name), "%.*s", (int)(equals - dot - 1), dot + 1);
+    if (strcmp(section, "tenant") == 0 || strncmp(section, "tenant:", 7) == 0)
+        return mcd_tenant_rule_set(c, section, name, equals + 1, error, error_size);
     k = find(section, name);
     if (k == NULL) {
         snprintf(error, error_size, "[%s] %s: unknown key; `mcshmd --sample-config` lists all keys",
                  section, name);
         return -EINVAL;
     }
-    return assign(c, k, equals + 1, error, error_size);
+    return mcd_key_assign(c, section, k, equals + 1, error, error_size);
 }
 
 static bool power_of_two(uint64_t v)
@@ -518,7 +458,7 @@ int mcd_config_check(const struct mcd_config *c, char *error, size_t error_size)
             (unsigned long long)c->extent_size, (unsigned long long)c->pool_size);
         return -EINVAL;
     }
-    return 0;
+    return mcd_tenant_rules_check(c, error, error_size);
 }
 
 unsigned mcd_config_adopt(struct mcd_config *to, const struct mcd_config *from,
@@ -527,45 +467,18 @@ unsigned mcd_config_adopt(struct mcd_config *to, const struct mcd_config *from,
     unsigned adopted = 0;
 
     for (size_t i = 0; i < NKEYS; i++) {
-        size_t size = keys[i].kind == TEXT ? MCD_TEXT_MAX : sizeof(uint64_t);
-        char *a = (char *)to + keys[i].offset;
-        const char *b = (const char *)from + keys[i].offset;
         char name[96];
 
-        if (keys[i].kind == TEXT ? strcmp(a, b) == 0 : memcmp(a, b, size) == 0)
+        if (!mcd_key_differs(to, from, &keys[i]))
             continue;
         if (keys[i].live) {
-            memcpy(a, b, size);
+            mcd_key_copy(to, from, &keys[i]);
             adopted++;
         }
         snprintf(name, sizeof(name), "%s.%s", keys[i].section, keys[i].name);
         told(context, name, keys[i].live);
     }
-    return adopted;
-}
-
-static void format_value(const struct mcd_config *c, const struct key *k, char *out, size_t size)
-{
-    uint64_t v;
-
-    if (k->kind == TEXT) {
-        snprintf(out, size, "%s", (const char *)c + k->offset);
-        return;
-    }
-    memcpy(&v, (const char *)c + k->offset, sizeof(v));
-    if (k->kind == SIZE) {
-        format_size(v, out, size);
-    } else if (k->kind == OCTAL) {
-        snprintf(out, size, "0%llo", (unsigned long long)v);
-    } else if (k->kind == CHOICE) {
-        const char *p = k->choices;
-
-        for (; v != 0; v--)
-            p += strcspn(p, "|") + 1;
-        snprintf(out, size, "%.*s", (int)strcspn(p, "|"), p);
-    } else {
-        snprintf(out, size, "%llu", (unsigned long long)v);
-    }
+    return adopted + mcd_tenant_rules_adopt(to, from, told, context);
 }
 
 void mcd_config_dump(const struct mcd_config *c, FILE *out)
@@ -575,15 +488,14 @@ void mcd_config_dump(const struct mcd_config *c, FILE *out)
     for (size_t i = 0; i < NKEYS; i++) {
         if (i == 0 || strcmp(keys[i].section, keys[i - 1].section) != 0)
             fprintf(out, "%s[%s]\n", i == 0 ? "" : "\n", keys[i].section);
-        format_value(c, &keys[i], value, sizeof(value));
+        mcd_key_format(c, &keys[i], value, sizeof(value));
         fprintf(out, "%s = %s\n", keys[i].name, value);
     }
+    mcd_tenant_rules_dump(c, out);
 }
 
 void mcd_config_sample(FILE *out)
 {
-    char range[160];
-
     fprintf(out,
             "; mcshmd's configuration, every key at its default. Made by `mcshmd "
             "--sample-config`.\n; Keys marked live change with SIGHUP, the others with the agent's "
@@ -591,10 +503,9 @@ void mcd_config_sample(FILE *out)
     for (size_t i = 0; i < NKEYS; i++) {
         if (i == 0 || strcmp(keys[i].section, keys[i - 1].section) != 0)
             fprintf(out, "\n[%s]\n", keys[i].section);
-        format_range(&keys[i], range, sizeof(range));
-        fprintf(out, "; %s\n; %s: %s%s\n%s = %s\n", keys[i].help, keys[i].unit, range,
-                keys[i].live ? "; live" : "", keys[i].name, keys[i].initial);
+        mcd_key_sample(&keys[i], "", out);
     }
+    mcd_tenant_rules_sample(out);
 }
 
 void mcd_config_man_text(const char *text, FILE *out)
@@ -613,21 +524,10 @@ void mcd_config_man_text(const char *text, FILE *out)
 
 void mcd_config_man(FILE *out)
 {
-    char range[160];
-
     for (size_t i = 0; i < NKEYS; i++) {
         if (i == 0 || strcmp(keys[i].section, keys[i - 1].section) != 0)
             fprintf(out, ".SS [%s]\n", keys[i].section);
-        format_range(&keys[i], range, sizeof(range));
-        fprintf(out, ".TP\n.B %s\n", keys[i].name);
-        mcd_config_man_text(keys[i].help, out);
-        fprintf(out, ".\n.br\n");
-        mcd_config_man_text(keys[i].unit, out);
-        fputs(", ", out);
-        mcd_config_man_text(range, out);
-        fputs("; ", out);
-        mcd_config_man_text(keys[i].initial[0] != '\0' ? "default " : "empty by default", out);
-        mcd_config_man_text(keys[i].initial, out);
-        fputs(keys[i].live ? "; live\n" : "\n", out);
+        mcd_key_man(&keys[i], out);
     }
+    mcd_tenant_rules_man(out);
 }

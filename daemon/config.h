@@ -17,6 +17,17 @@ enum mcd_unmapped { MCD_UNMAPPED_REFUSE, MCD_UNMAPPED_SHARE };
 enum mcd_admin_mode { MCD_ADMIN_BEST_EFFORT, MCD_ADMIN_REQUIRED, MCD_ADMIN_OFF };
 
 #define MCD_TEXT_MAX 256
+#define MCD_TENANTS_MAX 64u /* sections [tenant:NAME] */
+#define MCD_TENANT_NAME_MAX 32u
+
+/* [tenant:NAME]: who belongs to it and what it may have; rule.c. */
+struct mcd_tenant_rule {
+    char name[MCD_TENANT_NAME_MAX]; /* "": [tenant], each user that no rule names */
+    char uids[MCD_TEXT_MAX], gids[MCD_TEXT_MAX];
+    uint64_t weight;
+    /* 0: no limit of its own */
+    uint64_t memory, sessions, queues, tasks, batches, rate;
+};
 
 struct mcd_config {
     char socket[MCD_TEXT_MAX];
@@ -61,7 +72,9 @@ struct mcd_config {
     uint64_t mooncake_connections;
     uint64_t deadline_ms;
     char listen[MCD_TEXT_MAX];
-    uint64_t admin_mode; /* enum mcd_admin_mode */
+    uint64_t admin_mode;                                 /* enum mcd_admin_mode */
+    struct mcd_tenant_rule tenants[1 + MCD_TENANTS_MAX]; /* [tenant], then the others in order */
+    uint64_t ntenants;                                   /* of the others */
 };
 
 /* Defaults. */

@@ -499,6 +499,7 @@ void mcd_control_fini(struct mcd_agent *a)
         mcd_admin_destroy(a->admin);
     if (a->worker != NULL)
         mcd_worker_destroy(a->worker, a);
+    mcd_tenants_fini(&a->tenants);
     if (a->bound && a->recovery.before == 0)
         unlink(a->config.socket); /* the start has failed */
     mcd_stats_remove(a);

@@ -21,6 +21,7 @@
 #define CLOCK_EVERY 8u   /* short turns between looks at the clock; a burst looks as well */
 #define COMMANDS_EVERY 64u /* turns between looks at the command ring */
 #define COMMANDS_US 500u   /* and at most so long, where turns are long */
+#define BUSY_LOOKS 32u     /* most queues with parked work whose rings are looked at in a turn */
 #define COOL_US 1000u      /* a queue without work for so long is cold */
 #define YIELD_US 2u        /* without work for so long, and so often: who else wants the core? */
 #define BLOCKED_MS 1       /* sleep while all that is left waits for receivers */
@@ -66,6 +67,7 @@ int mcd_engine_create(const struct mcd_engine_options *o, struct mcd_engine **ou
     g->now = g->commands_at = g->idle_at = mcs_ticks();
     mcd_engine_show(g, &g->own_stats);
     mcd_wheel_init(g->wheel, o->tick_hz, g->now);
+    mcd_shares_init(&g->shares, o->slice, o->tick_hz);
     g->local_ops = &mct_local_ops;
     res = g->local_ops->init(&env, &g->local_transport);
     if (res != 0)
@@ -100,6 +102,7 @@ void mcd_engine_destroy(struct mcd_engine *g)
         close(g->epoll_fd);
     if (g->event_fd >= 0)
         close(g->event_fd);
+    mcd_shares_fini(&g->shares);
     free(g->wheel);
     free(g->commands);
     free(g->hot);
@@ -274,7 +277,8 @@ static bool run_command(struct mcd_engine *g, struct mcd_command *command)
 
     switch (command->kind) {
     case MCD_COMMAND_ADD:
-        if (MCS_FAIL(queue_add) == 0 && make_room(g)) {
+        if (MCS_FAIL(queue_add) == 0 && make_room(g) &&
+            mcd_share_join(&g->shares, &q->leaf, q->tenant, q->session) == 0) {
             put_cold(g, q);
         } else {
             q->broken = true;
@@ -285,7 +289,10 @@ static bool run_command(struct mcd_engine *g, struct mcd_command *command)
         if (!q->broken)
             take_out(g, q);
         q->broken = true; /* in neither array any more */
-        return mcd_queue_cancel_all(g, q);
+        if (!mcd_queue_cancel_all(g, q))
+            return false;
+        mcd_share_leave(&g->shares, &q->leaf);
+        return true;
     default:
         mcd_net_enable(g);
         return command->call(g, command);
@@ -359,13 +366,31 @@ static void retire(struct mcd_engine *g, struct mcd_queue *q)
     mcd_engine_tell_control(g);
 }
 
+/*
+ * Between two slices of parked work all queues are looked at that could have something small, however many
+ * others there are with much to do; of those a part, so that the looks do not cost more than the work.
+ */
+static uint32_t skip_mask(const struct mcd_engine *g)
+{
+    uint32_t mask = 0;
+
+    while (g->shares.nready > (mask + 1) * BUSY_LOOKS)
+        mask = mask * 2 + 1;
+    return mask;
+}
+
 static bool turn_hot(struct mcd_engine *g)
 {
+    uint32_t mask = skip_mask(g);
     bool any = false;
 
     for (uint32_t i = 0; i < g->nhot;) {
         struct mcd_queue *q = g->hot[i];
 
+        if (mask != 0 && q->leaf.share.ready != 0 && ((i ^ (uint32_t)g->turn) & mask) != 0) {
+            i++;
+            continue;
+        }
         if (mcd_queue_turn(g, q)) {
             q->last_work = g->now;
             any = true;
@@ -428,8 +453,12 @@ bool mcd_engine_turn(struct mcd_engine *g)
     mcs_store_release(&g->epoch, g->epoch + 1);
     if (g->o.fence_turns)
         mcs_fence_full(); /* partner: mcd_grace_begin() */
-    g->moved = 0;
+    g->moved = g->spent = 0;
+    g->shares.turn = g->turn;
+    g->shares.quantum = mcs_load_relaxed(&g->o.slice); /* partner: mcd_engine_tune() */
     any = turn_hot(g);
+    if (g->shares.nready != 0)
+        any |= mcd_parked_turn(g);
     /* A look is cheap beside a long turn: who was quiet is found after a few of them, however
      * many others are quiet. */
     looks = g->moved / COLD_BYTES < COLD_LOOKS ? g->moved / COLD_BYTES : COLD_LOOKS;

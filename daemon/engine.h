@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "segment.h"
+#include "share.h"
 #include "shm/queue.h"
 #include "shm/stats.h"
 #include "trace.h"
@@ -55,6 +56,7 @@ struct mcd_counters {
 struct mcd_batch {
     uint32_t generation, ended, failed, taken;
     uint64_t bytes;
+    uint32_t open; /* tasks, of any generation, that did not end at once and have not ended */
     bool dirty;
 };
 
@@ -91,6 +93,7 @@ struct mcd_task {
     uint64_t total;         /* of all pieces, known after MCD_CHECK */
     uint64_t piece;         /* next piece */
     uint64_t piece_done;    /* bytes of it that are done */
+    uint64_t checked;       /* what its checks cost and its bytes have not made up for */
     uint32_t queue_ns;
     enum mcd_phase phase;
     uint8_t list;                  /* its class, or MCD_WAITING, or MCD_UNLISTED */
@@ -115,6 +118,7 @@ struct mcd_queue {
     /* control thread */
     struct mcd_session *session;
     struct mcd_engine *engine;
+    struct mcd_tenant *tenant; /* the session's; NULL: none */
     uint32_t id;
     int fd, guard;
     struct mcd_queue *next;          /* of the session */
@@ -146,6 +150,9 @@ struct mcd_queue {
     uint32_t place;                /* index in the engine's hot or cold array */
     struct mcs_stats_queue *stats; /* counts; read relaxed by the control thread and others */
     struct mcd_trace trace;
+    bool full;                  /* its ring had a whole burst */
+    uint8_t full_class;         /* of the last one in it */
+    struct mcd_share_leaf leaf; /* its share of the engine's copies */
     /* engine -> control */
     uint32_t error; /* enum mcs_status: why the session must end; release / acquire */
     /* where `stats` points to when the stats file has no row for it */
@@ -190,9 +197,11 @@ struct mcd_engine {
     uint64_t moved; /* bytes in this turn */
     bool bulk;      /* what came last over networks was large */
     unsigned burst; /* descriptors taken from one queue a turn: MCD_BURST; 0: nothing new begins */
-    uint64_t yielded; /* ticks */
-    uint64_t idle;    /* ticks without work */
-    uint64_t idle_at; /* ticks: up to where they are counted */
+    uint64_t yielded;         /* ticks */
+    uint64_t idle;            /* ticks without work */
+    uint64_t idle_at;         /* ticks: up to where they are counted */
+    uint64_t spent;           /* of the slice of this turn, where queues share */
+    struct mcd_shares shares; /* of queues, in copies of this host */
     uint64_t yield_ticks, spin_ticks, cool_ticks, ticks_per_us, ns_mult;
     struct mct_link *local;
     struct mct *local_transport;
@@ -245,8 +254,12 @@ void mcd_queue_fini(struct mcd_queue *q);
 
 /* ---- burst.c, task.c: what one turn does for one queue --------------------------- */
 
-/* Takes, checks and runs. True when something moved or ended. */
+/* Takes and checks; runs what may go at once, parks the rest. True when something happened. */
 bool mcd_queue_turn(struct mcd_engine *g, struct mcd_queue *q);
+/* Goes on with parked tasks, by shares: a slice of them. True when something happened. */
+bool mcd_parked_turn(struct mcd_engine *g);
+/* Tells the shares what of the queue could go on now. */
+void mcd_queue_share(struct mcd_engine *g, struct mcd_queue *q);
 /* Ends all parked tasks as CANCELED and publishes; asks those that are under way to another host to
  * end. True when none is left. */
 bool mcd_queue_cancel_all(struct mcd_engine *g, struct mcd_queue *q);

@@ -93,14 +93,20 @@ static uint64_t take_address(struct mcd_pool *p, uint64_t size)
     return at;
 }
 
-int mcd_pool_plan(struct mcd_pool *p, uint64_t size, int node, struct mcd_extent_job *job)
+uint64_t mcd_pool_page(const struct mcd_pool *p)
+{
+    return p->config->pages == MCD_PAGES_OFF ? ORDINARY_PAGE : p->config->page_size;
+}
+
+int mcd_pool_plan(struct mcd_pool *p, uint64_t size, int node, uint64_t room,
+                  struct mcd_extent_job *job)
 {
     const struct mcd_config *c = p->config;
-    uint64_t page = c->pages == MCD_PAGES_OFF ? ORDINARY_PAGE : c->page_size;
+    uint64_t page = mcd_pool_page(p);
 
     if (size > c->pool_size)
         return -E2BIG;
-    if (size < c->extent_size && c->extent_size <= mcd_pool_left(p))
+    if (size < c->extent_size && c->extent_size <= mcd_pool_left(p) && c->extent_size <= room)
         size = c->extent_size;
     size = (size + page - 1) & ~(page - 1);
     if (size > mcd_pool_left(p)) {

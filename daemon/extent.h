@@ -87,9 +87,12 @@ static inline uint64_t mcd_pool_left(const struct mcd_pool *p)
  * sentence to error when not. 0 or -ENOMEM. */
 int mcd_pool_check(const struct mcd_pool *p, char *error, size_t error_size);
 
-/* Plans an extent that holds `size` bytes: rounds, checks the pool's limit, reserves. On success
+/* Extents are multiples of this, in bytes. */
+uint64_t mcd_pool_page(const struct mcd_pool *p);
+/* Plans an extent that holds `size` bytes: rounds, up to `room` where that is enough, checks the pool's limit, reserves. On success
  * mcd_pool_finish() must follow. -ENOMEM: the pool is too small, -E2BIG: larger than the pool. */
-int mcd_pool_plan(struct mcd_pool *p, uint64_t size, int node, struct mcd_extent_job *job);
+int mcd_pool_plan(struct mcd_pool *p, uint64_t size, int node, uint64_t room,
+                  struct mcd_extent_job *job);
 /* Makes the memory. Any thread; may take long. */
 void mcd_extent_job_run(struct mcd_extent_job *job);
 /* Turns a finished job into an extent with one reference, or gives the reservation back. */

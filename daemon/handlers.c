@@ -42,6 +42,24 @@ void mcd_reply_empty(struct mcd_session *s)
     mcd_reply(s, &m, 0);
 }
 
+void mcd_session_refuse_limit(struct mcd_session *s, enum mcd_limit what, uint64_t have,
+                              uint64_t more)
+{
+    const struct mcd_tenant *t = s->account;
+    const uint64_t limits[MCD_LIMIT_COUNT] = {[MCD_LIMIT_MEMORY] = t->limits.memory,
+                                              [MCD_LIMIT_SESSIONS] = t->limits.sessions,
+                                              [MCD_LIMIT_QUEUES] = t->limits.queues};
+
+    mcd_session_refuse(
+        s, MCS_LIMIT,
+        "%llu %s more than the %llu that tenant %s has are beyond its limit, [tenant%s%s] %s = "
+        "%llu: "
+        "free or close some, or raise it",
+        (unsigned long long)more, what == MCD_LIMIT_MEMORY ? "bytes" : mcd_limit_words[what],
+        (unsigned long long)have, t->name, t->named ? ":" : "", t->named ? t->name : "",
+        mcd_limit_words[what], (unsigned long long)limits[what]);
+}
+
 /* A name as it came over the wire: terminated, not empty, no control characters. */
 /* Bytes of the well-formed UTF-8 character at p (RFC 3629), 0 when it is none. */
 static size_t utf8_length(const unsigned char *p)
@@ -155,7 +173,8 @@ void mcd_reply_hello(struct mcd_session *s, const int *fds, unsigned nfds)
         .region_size = s->region.total_size,
         .tenant = s->tenant,
         .page_size = a->pool.page_size,
-        .caller_max = a->config.caller_max,
+        /* what a client copies by itself would go around the limit */
+        .caller_max = s->account->limits.rate != 0 ? 0 : a->config.caller_max,
         .spin_us = (uint32_t)a->config.spin_us,
         .deadline_us =
             (uint32_t)(a->config.deadline_ms * 1000 > UINT32_MAX ? UINT32_MAX
@@ -199,6 +218,12 @@ static void mcd_on_hello(struct mcd_session *s, struct mcs_msg *m)
         mcd_session_end(s, NULL);
         return;
     }
+    if (!mcd_tenant_allows(s->account, MCD_LIMIT_SESSIONS, s->account->sessions, 1)) {
+        a->refused++;
+        mcd_session_refuse_limit(s, MCD_LIMIT_SESSIONS, s->account->sessions, 1);
+        mcd_session_end(s, NULL);
+        return;
+    }
     m->b.hello.name[MCS_NAME_MAX - 1] = '\0';
     if (m->b.hello.name[0] != '\0' && !mcd_good_name(m->b.hello.name)) {
         mcd_session_refuse(s, MCS_INVALID_ARGUMENT,
@@ -215,6 +240,7 @@ static void mcd_on_hello(struct mcd_session *s, struct mcs_msg *m)
         return;
     }
     s->greeted = true;
+    s->account->sessions++;
     fds[0] = s->region_fd;
     fds[1] = s->doorbell;
     mcd_reply_hello(s, fds, 2);
@@ -380,6 +406,10 @@ static void mcd_on_queue_open(struct mcd_session *s, struct mcs_msg *m)
                            s->nqueues, (unsigned long long)c->queues_per_session);
         return;
     }
+    if (!mcd_tenant_allows(s->account, MCD_LIMIT_QUEUES, s->account->queues, 1)) {
+        mcd_session_refuse_limit(s, MCD_LIMIT_QUEUES, s->account->queues, 1);
+        return;
+    }
     if (args > MCS_QUEUE_ARGS_MAX ||
         mcs_queue_layout(depth, slots, batches, args & ~63ull, &layout) != 0) {
         mcd_session_refuse(s, MCS_INVALID_ARGUMENT,
@@ -408,6 +438,7 @@ static void mcd_on_queue_open(struct mcd_session *s, struct mcs_msg *m)
     }
     memset(q, 0, sizeof(*q));
     q->session = s;
+    q->tenant = s->account;
     q->id = ++s->next_queue;
     q->fd = q->guard = -1;
     q->shm.depth = depth;
@@ -416,6 +447,7 @@ static void mcd_on_queue_open(struct mcd_session *s, struct mcs_msg *m)
     q->shm.args_size = layout.args_size;
     q->memory = memory;
     s->agent->queue_memory += memory;
+    s->account->queues++;
     s->op.queue = q;
     s->op.making = (struct mcd_extent_job){
         .size = layout.total_size, .kind = {.page_size = 4096, .node = -1}, .fd = -1};

@@ -21,6 +21,9 @@ uint64_t mcd_features(const struct mcd_agent *a);
 /* A successful reply, without descriptors. */
 void mcd_reply(struct mcd_session *s, struct mcs_msg *m, size_t body_size);
 void mcd_reply_empty(struct mcd_session *s);
+/* Its tenant may not have so much more. */
+void mcd_session_refuse_limit(struct mcd_session *s, enum mcd_limit what, uint64_t have,
+                              uint64_t more);
 
 /* A name as it came over the wire: terminated, not empty, UTF-8 without control characters. */
 bool mcd_good_name(const char *name);

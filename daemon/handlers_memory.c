@@ -38,13 +38,12 @@ void mcd_session_enter_extent(struct mcd_session *s, struct mcd_extent *e)
     e->owner = s;
     e->tenant = s->tenant;
     s->nextents++;
-    s->memory += e->size;
     /* partner: find_extent() in task.c */
     mcs_store_release(&s->extents[MCD_HANDLE_INDEX(e->handle)], e);
 }
 
-/* Enters a fresh extent into the session's table. */
-static int enter_extent(struct mcd_session *s, struct mcd_extent *e)
+/* Enters a fresh extent into the session's table. counted: its memory is the session's already. */
+static int enter_extent(struct mcd_session *s, struct mcd_extent *e, bool counted)
 {
     uint32_t handle = mcd_session_handle_new(s, (void *const *)s->extents);
 
@@ -54,6 +53,8 @@ static int enter_extent(struct mcd_session *s, struct mcd_extent *e)
     if (mcd_extent_record(&s->agent->pool, e, s->incarnation) != 0)
         return -ENOMEM;
     mcd_session_enter_extent(s, e);
+    if (!counted)
+        mcd_session_hold(s, (int64_t)e->size);
     return 0;
 }
 
@@ -62,7 +63,22 @@ static void leave_extent(struct mcd_session *s, struct mcd_extent *e)
     mcs_store_release(&s->extents[MCD_HANDLE_INDEX(e->handle)], NULL);
     e->owner = NULL; /* mappings of others may hold the extent longer than the session lives */
     s->nextents--;
-    s->memory -= e->size;
+    mcd_session_hold(s, -(int64_t)e->size);
+}
+
+/* May the session's tenant have so many bytes more? Refuses when not; *room: how many it may. */
+static bool may_hold(struct mcd_session *s, uint64_t bytes, uint64_t *room)
+{
+    const struct mcd_tenant *t = s->account;
+
+    if (room != NULL)
+        *room = t->limits.memory == 0          ? UINT64_MAX
+                : t->memory < t->limits.memory ? t->limits.memory - t->memory
+                                               : 0;
+    if (mcd_tenant_allows(s->account, MCD_LIMIT_MEMORY, t->memory, bytes))
+        return true;
+    mcd_session_refuse_limit(s, MCD_LIMIT_MEMORY, t->memory, bytes);
+    return false;
 }
 
 static void refuse_memory(struct mcd_session *s, int res, uint64_t size)
@@ -90,14 +106,16 @@ static void extent_made(struct mcd_session *s)
     struct mcd_pool *p = &s->agent->pool;
     struct mcd_extent *e = NULL;
     uint64_t offset = 0;
+    uint64_t size = s->op.making.size;
     int res;
 
     res = mcd_pool_finish(p, &s->op.making, &e);
     if (res == 0)
         res = mcd_alloc_take(e->alloc, s->op.length, s->op.offset, &offset);
     if (res == 0)
-        res = enter_extent(s, e);
+        res = enter_extent(s, e, true);
     if (res != 0) {
+        mcd_session_hold(s, -(int64_t)size);
         if (e != NULL)
             mcd_extent_put(p, e);
         refuse_memory(s, res, s->op.length);
@@ -133,7 +151,7 @@ void mcd_on_alloc(struct mcd_session *s, struct mcs_msg *m)
 {
     const struct mcs_msg_alloc r = m->b.alloc;
     uint64_t align = r.align != 0 ? r.align : MCS_LINE;
-    uint64_t offset, want;
+    uint64_t offset, want, room, page;
     int node, res;
 
     if (r.size == 0 || (align & (align - 1)) != 0 || align > ALIGN_MAX) {
@@ -169,13 +187,19 @@ void mcd_on_alloc(struct mcd_session *s, struct mcs_msg *m)
     s->op.offset = align;
     want = r.size > UINT64_MAX - MCS_LINE ? r.size
                                           : (r.size + MCS_LINE - 1) & ~(uint64_t)(MCS_LINE - 1);
+    /* Small extents where the tenant has no room for a whole one. Its memory is the session's from now on: what
+     * others of the tenant ask for in the meantime counts beside it. */
+    page = mcd_pool_page(&s->agent->pool);
+    if (!may_hold(s, want > UINT64_MAX - page ? want : (want + page - 1) & ~(page - 1), &room))
+        return;
     res = MCS_FAIL(extent_plan);
     if (res == 0)
-        res = mcd_pool_plan(&s->agent->pool, want, node, &s->op.making);
+        res = mcd_pool_plan(&s->agent->pool, want, node, room, &s->op.making);
     if (res != 0) {
         refuse_memory(s, res, r.size);
         return;
     }
+    mcd_session_hold(s, (int64_t)s->op.making.size);
     mcd_make(s, extent_made);
 }
 
@@ -191,6 +215,8 @@ void mcd_on_register(struct mcd_session *s, struct mcs_msg *m, int *fds, unsigne
                            (unsigned long long)size);
         return;
     }
+    if (!may_hold(s, size, NULL))
+        return;
     res = mcd_extent_adopt(&s->agent->pool, fds[0], size, &e);
     if (res == -ENOMEM) {
         refuse_memory(s, res, size);
@@ -208,7 +234,7 @@ void mcd_on_register(struct mcd_session *s, struct mcs_msg *m, int *fds, unsigne
         return;
     }
     *nfds = 0; /* the extent's now */
-    res = enter_extent(s, e);
+    res = enter_extent(s, e, false);
     if (res != 0) {
         mcd_extent_put(&s->agent->pool, e);
         refuse_memory(s, res, size);
@@ -337,6 +363,8 @@ void mcd_on_map(struct mcd_session *s, struct mcs_msg *m)
         mcd_session_refuse(s, MCS_LIMIT, "a session has at most %u mappings", GRANTS_MAX);
         return;
     }
+    if (!may_hold(s, b->extent->size, NULL))
+        return;
     /* Read-only means a descriptor of its own: a memfd of the pool has mode 0400, so only the agent's
      * user (or root) could open it for writing again. */
     snprintf(path, sizeof(path), "/proc/self/fd/%d", b->extent->fd);
@@ -360,7 +388,7 @@ void mcd_on_map(struct mcd_session *s, struct mcs_msg *m)
     g->next = s->grants;
     s->grants = g;
     s->ngrants++;
-    s->memory += g->extent->size;
+    mcd_session_hold(s, (int64_t)g->extent->size);
     MCS_FAILPOINT(map_granted);
     m->b.map_reply = (struct mcs_msg_map_reply){
         .grant = g->handle,
@@ -389,7 +417,7 @@ void mcd_on_unmap(struct mcd_session *s, struct mcs_msg *m)
     if (g->writable)
         count_writable(s, -1);
     s->ngrants--;
-    s->memory -= g->extent->size;
+    mcd_session_hold(s, -(int64_t)g->extent->size);
     MCS_FAILPOINT(unmapped);
     mcd_extent_put(&s->agent->pool, g->extent);
     free(g);

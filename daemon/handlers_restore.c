@@ -182,6 +182,7 @@ void mcd_on_extent_back(struct mcd_session *s, struct mcs_msg *m, int *fds, unsi
     l->memory -= e->size;
     l->extents[i] = l->extents[--l->nextents];
     mcd_session_enter_extent(s, e);
+    mcd_session_hold(s, (int64_t)e->size);
     m->b.extent_back_reply =
         (struct mcs_msg_extent_back_reply){.address = e->address, .page_size = e->kind.page_size};
     mcd_reply(s, m, sizeof(m->b.extent_back_reply));
@@ -225,6 +226,7 @@ static struct mcd_queue *new_queue(struct mcd_session *s, struct mcd_ledger_queu
         return NULL;
     memset(q, 0, sizeof(*q));
     q->session = s;
+    q->tenant = s->account;
     q->id = r->id;
     q->fd = q->guard = -1;
     q->shm.slots = r->slots;
@@ -232,6 +234,7 @@ static struct mcd_queue *new_queue(struct mcd_session *s, struct mcd_ledger_queu
     q->memory = layout->total_size + r->slots * sizeof(struct mcd_task) +
                 MCD_TRACE_SIZE * sizeof(struct mcd_traced);
     s->agent->queue_memory += q->memory;
+    s->account->queues++;
     q->engine = a->engines[a->next_engine++ % a->nengines];
     mcd_stats_queue(s, q);
     return q;

@@ -157,6 +157,9 @@ static struct mcd_session *make_session(struct mcd_agent *a, struct mcd_ledger_s
     s->pid = r->pid;
     s->uid = r->uid;
     s->tenant = r->tenant;
+    if (mcd_tenant_get_again(&a->tenants, &a->config, r->tenant, &s->account) != 0)
+        goto error;
+    s->account->sessions++;
     s->id = r->id;
     s->incarnation = r->incarnation;
     s->salt = (uint32_t)mcd_incarnation();
@@ -183,6 +186,10 @@ static struct mcd_session *make_session(struct mcd_agent *a, struct mcd_ledger_s
     return s;
 
 error:
+    if (s != NULL && s->account != NULL) {
+        s->account->sessions--;
+        mcd_tenant_put(&a->tenants, s->account);
+    }
     if (pidfd >= 0)
         close(pidfd);
     free(s);

@@ -29,6 +29,65 @@ bool mcd_may_see(const struct mcd_session *asker, uint64_t tenant)
     return asker->uid == 0 || asker->uid == geteuid() || asker->tenant == tenant;
 }
 
+/* A tenant by its rule's name, else by its uid. */
+static void add_tenant(struct mcd_agent *a, cJSON *o, const char *key, uint64_t id)
+{
+    for (const struct mcd_tenant *t = a->tenants.list; t != NULL && id >> 63 != 0; t = t->next) {
+        if (t->id == id) {
+            cJSON_AddStringToObject(o, key, t->name);
+            return;
+        }
+    }
+    if (id >> 63 != 0)
+        add_hex(o, key, id); /* another host's, or it has been forgotten */
+    else
+        add_u64(o, key, id);
+}
+
+static void tenants(struct mcd_agent *a, const struct mcd_session *asker, cJSON *root)
+{
+    cJSON *list = cJSON_AddArrayToObject(root, "tenants");
+
+    for (struct mcd_tenant *t = a->tenants.list; t != NULL; t = t->next) {
+        struct mcd_tenant_sums sums;
+        uint64_t refusals = 0;
+        cJSON *o, *r;
+
+        if (!mcd_may_see(asker, t->id))
+            continue;
+        mcd_tenant_sum(t, a->sessions, &sums);
+        o = cJSON_CreateObject();
+        cJSON_AddStringToObject(o, "name", t->name);
+        add_hex(o, "id", t->id);
+        cJSON_AddBoolToObject(o, "named", t->named);
+        add_u64(o, "weight", t->limits.weight);
+        add_u64(o, "memory", t->memory);
+        add_u64(o, "sessions", t->sessions);
+        add_u64(o, "queues", t->queues);
+        add_u64(o, "tasks_in_flight", mcs_load_relaxed(&t->tasks));
+        add_u64(o, "batches_in_flight", mcs_load_relaxed(&t->batches));
+        add_u64(o, "tasks", sums.tasks);
+        add_u64(o, "bytes", sums.bytes);
+        add_u64(o, "caller_bytes", sums.caller_bytes);
+        add_u64(o, "throttled_ms", mcd_tenant_throttled_ms(t, a->tick_hz));
+        r = cJSON_AddObjectToObject(o, "refused");
+        for (unsigned i = 0; i < MCD_LIMIT_COUNT; i++) {
+            add_u64(r, mcd_limit_words[i], mcs_load_relaxed(&t->refused[i]));
+            refusals += mcs_load_relaxed(&t->refused[i]);
+        }
+        add_u64(o, "refusals", refusals);
+        r = cJSON_AddObjectToObject(o, "limits");
+        add_u64(r, "memory", t->limits.memory);
+        add_u64(r, "sessions", t->limits.sessions);
+        add_u64(r, "queues", t->limits.queues);
+        add_u64(r, "tasks", t->limits.tasks);
+        add_u64(r, "batches", t->limits.batches);
+        add_u64(r, "rate", t->limits.rate);
+        add_u64(o, "rate", t->limits.rate);
+        cJSON_AddItemToArray(list, o);
+    }
+}
+
 static void cluster(struct mcd_agent *a, cJSON *root)
 {
     static const char *const healths[] = {"ok", "degraded", "down"};
@@ -156,7 +215,7 @@ static void sessions(struct mcd_agent *a, const struct mcd_session *asker, cJSON
         cJSON_AddStringToObject(o, "name", s->name);
         cJSON_AddNumberToObject(o, "pid", s->pid);
         add_u64(o, "uid", s->uid);
-        add_u64(o, "tenant", s->tenant);
+        add_tenant(a, o, "tenant", s->tenant);
         add_hex(o, "incarnation", s->incarnation);
         add_u64(o, "queues", s->nqueues);
         add_u64(o, "extents", s->nextents);
@@ -192,7 +251,7 @@ static void extents(struct mcd_agent *a, const struct mcd_session *asker, cJSON 
             add_u64(o, "session", e->owner->id);
         else
             cJSON_AddNullToObject(o, "session"); /* only mappings hold it */
-        add_u64(o, "tenant", e->tenant);
+        add_tenant(a, o, "tenant", e->tenant);
         cJSON_AddStringToObject(o, "kind", e->foreign ? "memfd" : "pool");
         add_u64(o, "size", e->size);
         add_u64(o, "used", e->alloc != NULL ? mcd_alloc_used(e->alloc) : e->size);
@@ -217,7 +276,7 @@ static void segments(struct mcd_agent *a, const struct mcd_session *asker, cJSON
         o = cJSON_CreateObject();
         cJSON_AddStringToObject(o, "name", s->name);
         add_u64(o, "session", s->owner->id);
-        add_u64(o, "tenant", s->tenant);
+        add_tenant(a, o, "tenant", s->tenant);
         add_hex(o, "incarnation", s->incarnation);
         cJSON_AddBoolToObject(o, "public", public);
         buffers = cJSON_AddArrayToObject(o, "buffers");
@@ -320,6 +379,9 @@ char *mcd_query_json(struct mcd_agent *a, const struct mcd_session *asker, uint3
         break;
     case MCS_QUERY_RAILS:
         rails(a, root);
+        break;
+    case MCS_QUERY_TENANTS:
+        tenants(a, asker, root);
         break;
     case MCS_QUERY_PEERS:
         peers(a, root);

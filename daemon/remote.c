@@ -311,9 +311,11 @@ void mcd_remote_park(struct mcd_engine *g, struct mcd_task *t, struct mcd_segmen
         t->lane = mcd_lane_get(q, r);
         if (t->lane == NULL)
             status = MCS_NO_MEMORY;
+        else if (!mcd_task_admit(q, &t->desc))
+            status = MCS_LIMIT;
     }
     if (status != MCS_OK) {
-        invalid = invalid || status == MCS_STALE;
+        invalid = invalid || status == MCS_STALE || status == MCS_LIMIT;
         mcd_task_refuse(g, q, &t->desc, t->queue_ns, invalid ? MCS_STATE_INVALID : MCS_STATE_FAILED,
                         status);
         return;

@@ -17,9 +17,14 @@
 #include "quiet.h"
 #include "shm/region.h"
 #include "shm/failpoint.h"
+#include "tenant.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77 /* asm-generic/socket.h since 6.5 */
+#endif
+
+#ifndef SO_PEERGROUPS
+#define SO_PEERGROUPS 59
 #endif
 
 #define HELLO_NS UINT64_C(5000000000) /* a connection must greet within this */
@@ -52,6 +57,30 @@ void mcd_session_link(struct mcd_session *s)
     a->nsessions++;
 }
 
+/* Whose session it is: by its user and all of its groups. */
+static int find_account(struct mcd_session *s, gid_t gid)
+{
+    gid_t few[64], *gids = few, *many = NULL;
+    socklen_t n = sizeof(few) - sizeof(gid_t);
+    int res = 0;
+
+    if (getsockopt(s->socket, SOL_SOCKET, SO_PEERGROUPS, few + 1, &n) != 0) {
+        if (errno == ERANGE) {
+            many = malloc(sizeof(gid_t) + n);
+            gids = many != NULL ? many : few;
+        }
+        if (many == NULL || getsockopt(s->socket, SOL_SOCKET, SO_PEERGROUPS, many + 1, &n) != 0)
+            n = 0; /* a kernel before 4.13, or no memory: the primary group alone counts */
+    }
+    gids[0] = gid;
+    res = mcd_tenant_get(&s->agent->tenants, &s->agent->config, s->uid, gids, 1 + n / sizeof(gid_t),
+                         &s->account);
+    free(many);
+    if (res == 0)
+        s->tenant = s->account->id;
+    return res;
+}
+
 void mcd_session_accept(struct mcd_agent *a, int socket)
 {
     struct ucred cred = {.pid = 0, .uid = (uid_t)-1, .gid = (gid_t)-1};
@@ -73,7 +102,8 @@ void mcd_session_accept(struct mcd_agent *a, int socket)
     s->pidfd = s->doorbell = s->region_fd = s->region_guard = -1;
     s->pid = cred.pid;
     s->uid = cred.uid;
-    s->tenant = cred.uid;
+    if (find_account(s, cred.gid) != 0)
+        goto error;
     s->id = ++a->next_session;
     if (a->recovery.ledger != NULL)
         mcd_ledger_head(a->recovery.ledger)->next_session = a->next_session;
@@ -95,6 +125,8 @@ void mcd_session_accept(struct mcd_agent *a, int socket)
 error:
     if (s != NULL && s->segment != NULL)
         mcd_segment_put(s->segment);
+    if (s != NULL && s->account != NULL)
+        mcd_tenant_put(&a->tenants, s->account);
     free(s);
     close(socket);
 }
@@ -368,10 +400,16 @@ void mcd_session_free_queue(struct mcd_session *s, struct mcd_queue *q)
     if (q->shm.doorbell != NULL) {
         s->agent->caller_tasks += mcs_load_relaxed(&q->shm.doorbell->caller_tasks);
         s->agent->caller_bytes += mcs_load_relaxed(&q->shm.doorbell->caller_bytes);
+        s->account->caller_bytes_gone += mcs_load_relaxed(&q->shm.doorbell->caller_bytes);
         s->agent->staged_tasks += mcs_load_relaxed(&q->shm.doorbell->staged_tasks);
         s->agent->staged_bytes += mcs_load_relaxed(&q->shm.doorbell->staged_bytes);
     }
     s->agent->queue_memory -= q->memory;
+    s->account->queues--;
+    if (q->stats != NULL) {
+        s->account->tasks_gone += mcs_load_relaxed(&q->stats->sums.tasks);
+        s->account->bytes_gone += mcs_load_relaxed(&q->stats->sums.bytes);
+    }
     mcd_ledger_drop(s->agent->recovery.ledger, MCD_LEDGER_QUEUE, q->record);
     mcd_stats_queue_gone(s, q);
     mcd_queue_fini(q);
@@ -454,6 +492,9 @@ static void free_session(struct mcd_session *s)
     if (s->next != NULL)
         s->next->prev = s->prev;
     a->nsessions--;
+    mcd_session_hold(s, -(int64_t)s->memory);
+    s->account->sessions -= s->greeted;
+    mcd_tenant_put(&a->tenants, s->account);
     mcd_debug("session %u: gone", s->id);
     free(s);
 }
@@ -549,6 +590,12 @@ bool mcd_sessions_poll(struct mcd_agent *a)
 }
 
 /* ---- tables ---------------------------------------------------------------------- */
+
+void mcd_session_hold(struct mcd_session *s, int64_t bytes)
+{
+    s->memory += (uint64_t)bytes;
+    s->account->memory += (uint64_t)bytes;
+}
 
 uint32_t mcd_session_handle_new(struct mcd_session *s, void *const *table)
 {

@@ -93,7 +93,8 @@ struct mcd_session {
     bool greeted, ending;
     pid_t pid;
     uid_t uid;
-    uint64_t tenant;
+    uint64_t tenant; /* its id */
+    struct mcd_tenant *account;
     char name[MCS_NAME_MAX];
     struct mcd_segment *segment;       /* its own */
     struct mcd_ledger_session *record; /* NULL: no ledger is kept */
@@ -154,6 +155,9 @@ void mcd_session_name(struct mcd_session *s);
 void mcd_session_meta_record(const struct mcd_session *s, struct mcm_record *out);
 /* The name alone goes: it could not be had in the whole cluster. */
 void mcd_session_unname(struct mcd_session *s);
+
+/* Memory that counts for the session and its tenant, more or (negative) less. */
+void mcd_session_hold(struct mcd_session *s, int64_t bytes);
 
 /* A free handle of one of the tables: 0 when it is full. */
 uint32_t mcd_session_handle_new(struct mcd_session *s, void *const *table);

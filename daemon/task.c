@@ -19,8 +19,8 @@
 #include "session.h"
 #include "task.h"
 #include "shm/failpoint.h"
+#include "tenant.h"
 
-#define PIECE_COST 256u   /* bytes that the handling of a piece counts for in a budget */
 #define CHECK_COST 128u   /* the same for only checking it */
 #define GROUP 16u         /* slices posted together */
 #define WAITING_LOOKS 64u /* tasks that wait for a receiver looked at a turn */
@@ -308,10 +308,17 @@ static void list_remove(struct mcd_queue *q, uint32_t slot)
         q->resume = t->list_next;
 }
 
+bool mcd_task_admit(struct mcd_queue *q, const struct mcs_desc *d)
+{
+    return q->tenant == NULL ||
+           mcd_tenant_admit(q->tenant, q->batches[d->batch].open) == MCD_LIMIT_COUNT;
+}
+
 void mcd_age_add(struct mcd_queue *q, struct mcd_task *t)
 {
     uint32_t slot = t->desc.slot;
 
+    q->batches[t->desc.batch].open++;
     q->active[slot / 64] |= UINT64_C(1) << (slot % 64);
     t->age_next = MCD_NO_TASK;
     t->age_prev = q->age_tail;
@@ -335,6 +342,9 @@ void mcd_age_remove(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *
     else
         q->age_tail = t->age_prev;
     q->active[slot / 64] &= ~(UINT64_C(1) << (slot % 64));
+    q->batches[t->desc.batch].open--;
+    if (q->tenant != NULL)
+        mcd_tenant_release(q->tenant, q->batches[t->desc.batch].open);
     mcd_wheel_clear(g->wheel, &t->timer);
     if (q->age_head != MCD_NO_TASK && q->tasks[q->age_head].lane != NULL &&
         (q->tasks[q->age_head].desc.flags & MCS_DESC_FENCE) != 0)
@@ -371,6 +381,10 @@ void mcd_task_park(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_d
     seg = find_segment(q->session, d->segment);
     if (seg != NULL && seg->remote != NULL) {
         mcd_remote_park(g, t, seg);
+        return;
+    }
+    if (!mcd_task_admit(q, d)) {
+        mcd_task_refuse(g, q, d, t->queue_ns, MCS_STATE_INVALID, MCS_LIMIT);
         return;
     }
     list_add(q, d->slot, d->priority);
@@ -441,6 +455,7 @@ static bool check_pieces(struct mcd_queue *q, struct mcd_task *t, uint64_t *budg
         if (*budget < CHECK_COST)
             return false;
         *budget -= CHECK_COST;
+        t->checked += CHECK_COST;
         *error = mcd_task_piece(q, t, t->piece, &local, &remote, &length);
         if (*error == MCS_OK)
             *error = mcd_resolve(q, &t->desc, local, remote, length, &found, &slice);
@@ -502,8 +517,8 @@ static bool move_pieces(struct mcd_engine *g, struct mcd_queue *q, struct mcd_ta
                 t->piece++;
                 t->piece_done = 0;
             }
-            if (part < PIECE_COST)
-                part = PIECE_COST;
+            if (part < MCD_PIECE_COST)
+                part = MCD_PIECE_COST;
             *budget -= part < *budget ? part : *budget;
             if (k != 0 && joins(&slices[k - 1], s)) {
                 slices[k - 1].length += s->length;
@@ -656,7 +671,7 @@ static bool advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *
  * never reads must not cost other queues their time.  The first of them has its try in every
  * turn, and none for the same receiver comes before it.
  */
-static bool try_waiting(struct mcd_engine *g, struct mcd_queue *q)
+bool mcd_waiting_run(struct mcd_engine *g, struct mcd_queue *q)
 {
     uint32_t slot = q->list_head[MCD_WAITING], first;
     uint64_t budget = 0; /* delivery needs none */
@@ -686,30 +701,39 @@ static bool try_waiting(struct mcd_engine *g, struct mcd_queue *q)
 }
 
 /*
- * Serves the classes in strict order.  A task with FENCE starts when it is the oldest of the
- * queue; until then it holds up the later ones of its class only, so the oldest task can
- * always run.  A task that waits for a receiver lets the ones behind it pass.
+ * A task with FENCE starts when it is the oldest of the queue; until then it holds up the later ones of
+ * its class only, so the oldest task can always run.  A task that waits for a receiver lets the ones
+ * behind it pass.
  */
-bool mcd_parked_run(struct mcd_engine *g, struct mcd_queue *q, uint64_t budget)
+bool mcd_parked_run(struct mcd_engine *g, struct mcd_queue *q, unsigned class, uint64_t budget,
+                    uint64_t *spent, uint64_t *cost)
 {
-    bool any = try_waiting(g, q);
+    uint32_t slot = q->list_head[class];
+    uint64_t left = budget;
+    bool any = false;
 
-    for (unsigned c = 0; c < MCS_CLASS_COUNT; c++) {
-        uint32_t slot = q->list_head[c];
+    *cost = 0;
+    while (slot != MCD_NO_TASK && left >= CHECK_COST) {
+        struct mcd_task *t = &q->tasks[slot];
+        uint64_t before = left, checked = t->checked, made_up;
+        uint32_t next = t->list_next;
 
-        while (slot != MCD_NO_TASK) {
-            struct mcd_task *t = &q->tasks[slot];
-            uint32_t next = t->list_next;
-
-            if ((t->desc.flags & MCS_DESC_FENCE) != 0 && q->age_head != slot &&
-                g->now < t->deadline)
-                break;
-            any |= advance(g, q, t, &budget);
-            if (mcd_task_active(q, slot) && t->phase != MCD_DELIVER)
-                return true; /* the budget is used up */
-            slot = next;
-        }
+        if ((t->desc.flags & MCS_DESC_FENCE) != 0 && q->age_head != slot && g->now < t->deadline)
+            break;
+        any |= advance(g, q, t, &left);
+        if (before - left < MCD_PIECE_COST)
+            left = before < MCD_PIECE_COST ? 0 : before - MCD_PIECE_COST;
+        /* Checks count until the bytes that were checked are moved and count themselves; the record is the
+         * task's until another one takes its slot. */
+        made_up = before - left - (t->checked - checked);
+        made_up = made_up < t->checked ? made_up : t->checked;
+        t->checked -= made_up;
+        *cost += before - left - made_up;
+        if (mcd_task_active(q, slot) && t->phase != MCD_DELIVER)
+            break; /* the budget is used up */
+        slot = next;
     }
+    *spent = budget - left;
     return any;
 }
 
@@ -726,6 +750,9 @@ bool mcd_queue_cancel_all(struct mcd_engine *g, struct mcd_queue *q)
         else
             end_parked(g, q, t, MCS_STATE_CANCELED, MCS_CANCELED);
     }
+    q->full = false;
+    if (q->leaf.session != NULL)
+        mcd_queue_share(g, q);
     mcd_net_touch(g->net, q);
     mcd_net_publish(g);
     mcd_queue_wake(g, q);

@@ -26,7 +26,8 @@ struct mcd_outcome {
 /* What mcd_resolve() says of a segment at another agent; no status. */
 #define MCD_ELSEWHERE MCS_STATUS_COUNT
 
-#define MCD_WAKE_TURNS 64u /* turns between a completion and the look for a sleeping client */
+#define MCD_PIECE_COST 256u /* bytes that the handling of a piece, or a task, counts for at least */
+#define MCD_WAKE_TURNS 64u  /* turns between a completion and the look for a sleeping client */
 
 static inline uint32_t mcd_clip32(uint64_t v)
 {
@@ -71,7 +72,9 @@ static inline bool mcd_task_notifies(const struct mcd_task *t)
 {
     return t->desc.op == MCS_OP_NOTIFY || (t->desc.flags & MCS_DESC_NOTIFY) != 0;
 }
-/* The queue's FIFO of all tasks that are not over. */
+/* One task more that does not end at once; false: its tenant may have no more. */
+bool mcd_task_admit(struct mcd_queue *q, const struct mcs_desc *d);
+/* The queue's FIFO of all tasks that are not over. Into it once admitted. */
 void mcd_age_add(struct mcd_queue *q, struct mcd_task *t);
 void mcd_age_remove(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t);
 
@@ -98,7 +101,11 @@ void mcd_task_park(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_d
 /* Ends a parked task as CANCELED: between two turns nothing of it is under way, when it is of this
  * host; else as soon as that is so. */
 void mcd_task_cancel(struct mcd_engine *g, struct mcd_queue *q, uint32_t slot);
-/* Moves parked tasks on by up to budget bytes. True when something happened. */
-bool mcd_parked_run(struct mcd_engine *g, struct mcd_queue *q, uint64_t budget);
+/* Moves parked tasks of a class on by up to `budget` bytes. *spent: what of it that took; *cost: what the queue was
+ * given for it, where each byte that is moved counts once. True when something happened. */
+bool mcd_parked_run(struct mcd_engine *g, struct mcd_queue *q, unsigned class, uint64_t budget,
+                    uint64_t *spent, uint64_t *cost);
+/* Tries those again that wait for room in an inbox. */
+bool mcd_waiting_run(struct mcd_engine *g, struct mcd_queue *q);
 
 #endif

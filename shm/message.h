@@ -212,6 +212,7 @@ enum mcs_query {
     MCS_QUERY_SESSIONS,
     MCS_QUERY_RAILS,
     MCS_QUERY_PEERS,
+    MCS_QUERY_TENANTS,
     MCS_QUERY_COUNT
 };
 struct mcs_msg_query {
