@@ -29,9 +29,12 @@ struct mcd_lane *mcd_lane_get(struct mcd_queue *q, struct mcd_route *r)
     l = calloc(1, sizeof(*l));
     if (l == NULL)
         return NULL;
+    if (mcd_share_join(&r->shares, &l->leaf, q->tenant, q->session) != 0) {
+        free(l);
+        return NULL;
+    }
     l->q = q;
     l->route = r;
-    l->weight = 1;
     for (unsigned c = 0; c < MCS_CLASS_COUNT; c++)
         l->lists[c].head = l->lists[c].tail = MCD_NO_TASK;
     l->route_next = r->lanes;
@@ -50,51 +53,38 @@ void mcd_lane_free(struct mcd_lane *l)
         l->route->lanes = l->route_next;
     if (l->route_next != NULL)
         l->route_next->route_prev = l->route_prev;
+    mcd_share_leave(&l->route->shares, &l->leaf);
     l->q->lanes[l->route->index] = NULL;
     free(l);
 }
 
-static void ring_add(struct mcd_lane *l, unsigned class)
+static void share(struct mcd_lane *l)
 {
-    struct mcd_lane_list *list = &l->lists[class];
-    struct mcd_lane **turn = &l->route->turn[class];
+    unsigned ready = 0;
 
-    list->on = true;
-    list->deficit = 0;
-    if (*turn == NULL) {
-        list->next = list->prev = l;
-        *turn = l;
-        return;
-    }
-    /* before the one whose turn it is: the last of the round */
-    list->next = *turn;
-    list->prev = (*turn)->lists[class].prev;
-    list->prev->lists[class].next = l;
-    list->next->lists[class].prev = l;
+    for (unsigned c = 0; c < MCS_CLASS_COUNT; c++)
+        if (l->lists[c].head != MCD_NO_TASK)
+            ready |= 1u << c;
+    ready &= ~(unsigned)l->stuck;
+    mcd_share_set(&l->route->shares, &l->leaf, (uint8_t)ready, (uint8_t)ready);
 }
 
-static void ring_remove(struct mcd_lane *l, unsigned class)
+void mcd_lane_stick(struct mcd_lane *l, unsigned class)
 {
-    struct mcd_lane_list *list = &l->lists[class];
-    struct mcd_lane **turn = &l->route->turn[class];
-
-    list->on = false;
-    if (list->next == l) {
-        *turn = NULL;
-        return;
-    }
-    list->prev->lists[class].next = list->next;
-    list->next->lists[class].prev = list->prev;
-    if (*turn == l)
-        *turn = list->next;
+    l->stuck |= (uint8_t)(1u << class);
+    l->route->stuck = true;
+    share(l);
 }
 
-void mcd_lane_next(struct mcd_route *r, unsigned class)
+void mcd_lanes_loosen(struct mcd_route *r)
 {
-    struct mcd_lane *l = r->turn[class]->lists[class].next;
-
-    r->turn[class] = l;
-    l->lists[class].deficit += (int64_t)MCD_LANE_QUANTUM * l->weight;
+    if (!r->stuck)
+        return;
+    r->stuck = false;
+    for (struct mcd_lane *l = r->lanes; l != NULL; l = l->route_next) {
+        l->stuck = 0;
+        share(l);
+    }
 }
 
 void mcd_lane_add(struct mcd_task *t, bool first)
@@ -117,8 +107,7 @@ void mcd_lane_add(struct mcd_task *t, bool first)
     else
         list->tail = slot;
     l->route->waiting += t->uncut;
-    if (!list->on)
-        ring_add(l, class);
+    share(l);
 }
 
 void mcd_lane_remove(struct mcd_task *t)
@@ -138,6 +127,5 @@ void mcd_lane_remove(struct mcd_task *t)
         list->tail = t->list_prev;
     t->list = MCD_UNLISTED;
     l->route->waiting -= t->uncut;
-    if (list->head == MCD_NO_TASK)
-        ring_remove(l, class);
+    share(l);
 }

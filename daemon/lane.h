@@ -2,8 +2,8 @@
 /*
  * A lane: the tasks of one queue that go over one route and are not yet all under way, FIFO by class.
  * What stands in a lane waits for nobody in another: a peer that is slow or gone holds
- * up what goes there, nothing else.  Lanes of one class take turns by bytes (deficit round
- * robin, by weight).  Engine's thread only.
+ * up what goes there, nothing else.  Whose turn it is on a route say its shares (share.h).  Engine's thread
+ * only.
  */
 #ifndef MCD_LANE_H
 #define MCD_LANE_H
@@ -12,21 +12,18 @@
 
 struct mcd_route;
 
-#define MCD_LANE_QUANTUM (64 << 10) /* bytes a round and weight */
-
 struct mcd_lane_list {
     uint32_t head, tail; /* tasks */
-    int64_t deficit;     /* bytes it may still send in this round */
-    bool on;             /* in the ring of its class: there is a task */
-    struct mcd_lane *next, *prev;
 };
 
 struct mcd_lane {
     struct mcd_queue *q;
     struct mcd_route *route;
-    uint32_t weight;
     uint32_t tasks; /* all of them, waiting or under way */
     struct mcd_lane_list lists[MCS_CLASS_COUNT];
+    struct mcd_share_leaf leaf;
+    uint8_t
+        stuck; /* a bit a class: none of its tasks could go, until the route is looked at anew */
     struct mcd_lane *route_next, *route_prev;
 };
 
@@ -38,7 +35,9 @@ void mcd_lane_free(struct mcd_lane *l);
 /* In the list of its class: behind the others, or before them. */
 void mcd_lane_add(struct mcd_task *t, bool first);
 void mcd_lane_remove(struct mcd_task *t);
-/* The lane whose turn it is goes on: its share of this round is used up, or it cannot go. */
-void mcd_lane_next(struct mcd_route *r, unsigned class);
+/* None of its tasks of this class can go now: others are not kept waiting for it. */
+void mcd_lane_stick(struct mcd_lane *l, unsigned class);
+/* What could not go may be tried again. */
+void mcd_lanes_loosen(struct mcd_route *r);
 
 #endif

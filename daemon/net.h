@@ -65,9 +65,10 @@ struct mcd_route {
     bool attached, detached, dirty, active, wants_told;
     enum mcs_status verdict;
     struct mcd_lane *lanes;
-    struct mcd_lane *turn[MCS_CLASS_COUNT];          /* whose turn it is */
+    struct mcd_shares shares;                        /* of lanes */
+    bool stuck;                                      /* there are such lanes */
     struct mcd_slice_list again[MCS_CLASS_COUNT][2]; /* READs; WRITEs and NOTIFYs */
-    unsigned passed[MCS_CLASS_COUNT];                /* slices of higher classes that went before */
+    unsigned passed;                                 /* slices that went before a lower class's */
     uint64_t waiting;                                /* bytes, in lanes and to be sent again */
     uint64_t tasks;                                  /* read relaxed by the control thread */
     struct mcd_unsettled unsettled[MCD_UNSETTLED];

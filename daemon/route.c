@@ -48,6 +48,8 @@ int mcd_route_create(const struct mcd_route_options *o, struct mcd_route **out)
     if (r == NULL)
         return -ENOMEM;
     r->o = *o;
+    mcd_shares_init(&r->shares, o->slice, o->engine->o.tick_hz);
+    r->shares.by_turns = true;
     for (uint32_t w = 0; w < MCD_ROUTES_MAX / 64; w++) {
         uint64_t *word = &o->engine->routes_used[w];
 
@@ -67,6 +69,7 @@ void mcd_route_destroy(struct mcd_route *r)
     if (r == NULL)
         return;
     r->o.engine->routes_used[r->index / 64] &= ~(UINT64_C(1) << (r->index % 64));
+    mcd_shares_fini(&r->shares);
     free(r);
 }
 

@@ -2,17 +2,18 @@
 /*
  * Which slice goes next, and on which rail.
  *
- * Next: the highest class that has something, but one slice in STARVED of a lower one that waits;
- * within it what is to be sent again, then the lanes by turns.  Where: the rail that is
+ * Next: what is to be sent again before others of its class, then the lanes by their shares.  Where: the rail that is
  * predicted to be through first.  When that one's window is full, another may take the slice only if it
  * is through with it before everything that waits could be: so a rail of a tenth of the speed gets a
  * tenth of the bytes, and the last slices of a burst never wait for it.
  */
+#include <stddef.h>
+
 #include "net.h"
 
-#define BURST 256u          /* slices posted to one route a turn */
-#define HELD 64u            /* looks a turn at slices that a quiesce holds */
-#define STARVED 16u         /* slices of higher classes after which a lower one has a turn */
+#define BURST 256u  /* slices posted to one route a turn */
+#define HELD 64u    /* looks a turn at slices that a quiesce holds */
+#define STARVED 16u /* slices after which what is to be sent again goes before higher classes */
 #define CHECKS (512u << 10) /* bytes' worth of checks of pieces a turn */
 
 bool mcd_route_works(const struct mcd_route *r)
@@ -90,46 +91,31 @@ struct mcd_route_rail *mcd_schedule_rail(struct mcd_route *r, uint64_t *length, 
     return best;
 }
 
-/* The task of this class whose lane has its turn; NULL: none can go. */
-static struct mcd_task *next_task(struct mcd_engine *g, struct mcd_route *r, unsigned class,
-                                  bool hold, uint64_t *check)
+/*
+ * The next task that can go, by the shares of the lanes, and its class; NULL: none. Lanes that cannot go now are left
+ * out, and save nothing up. *check: what may be spent on checks.
+ */
+static struct mcd_task *next_task(struct mcd_engine *g, struct mcd_route *r, bool hold,
+                                  uint64_t *check, unsigned *class)
 {
-    const struct mcd_lane *blocked = NULL; /* the first of those that could not go, in a row */
+    struct mcd_share_leaf *leaf;
 
-    while (r->turn[class] != NULL) {
-        struct mcd_lane *l = r->turn[class];
-        struct mcd_lane_list *list = &l->lists[class];
-        bool alone = list->next == l;
-        struct mcd_task *t;
+    while ((leaf = mcd_share_pick(&r->shares, g->net->ticks, class)) != NULL) {
+        struct mcd_lane *l = (struct mcd_lane *)((char *)leaf - offsetof(struct mcd_lane, leaf));
+        struct mcd_task *t = mcd_remote_next(g, l, *class, hold, check);
 
-        if (alone) {
-            list->deficit = 0;
-        } else if (list->deficit <= 0) {
-            mcd_lane_next(r, class);
-            blocked = NULL;
-            continue;
-        }
-        t = mcd_remote_next(g, l, class, hold, check);
         if (t != NULL || *check == 0)
             return t;
-        if (r->turn[class] != l)
-            continue;      /* its tasks have ended */
-        list->deficit = 0; /* who cannot go saves nothing up: it would hold the others up later */
-        if (alone || blocked == l)
-            return NULL;
-        if (blocked == NULL)
-            blocked = l;
-        mcd_lane_next(r, class);
+        if ((leaf->share.ready >> *class & 1) != 0)
+            mcd_lane_stick(l, *class);
     }
     return NULL;
 }
 
-static void charge(struct mcd_lane *l, unsigned class, uint64_t length)
+static void charge(struct mcd_engine *g, struct mcd_lane *l, unsigned class, uint64_t length)
 {
-    struct mcd_lane_list *list = &l->lists[class];
-
-    if (list->on && list->next != l)
-        list->deficit -= (int64_t)length;
+    mcd_share_charge(&l->route->shares, &l->leaf, class,
+                     length > MCD_PIECE_COST ? length : MCD_PIECE_COST, g->net->ticks);
 }
 
 /* Gives the transport what was gathered; what it does not take is to be sent again. */
@@ -176,77 +162,63 @@ static void gather(struct mcd_engine *g, struct mcd_route *r, struct mcd_route_r
         flush(g, r, rr);
 }
 
-/* The class to serve: MCS_CLASS_COUNT: none. `left` has a bit for each that may have something. */
-static unsigned pick_class(const struct mcd_route *r, unsigned left)
+/* The first slice that is to be sent again, of the highest class; NULL: none can be. */
+static struct mcd_slice_list *again_list(struct mcd_route *r, bool hold)
 {
-    unsigned first = MCS_CLASS_COUNT;
-
-    for (unsigned c = MCS_CLASS_COUNT; c-- > 0;) {
-        if ((left >> c & 1) == 0)
-            continue;
-        if (r->passed[c] >= STARVED)
-            return c;
-        first = c;
+    for (unsigned c = 0; c < MCS_CLASS_COUNT; c++) {
+        if (r->again[c][0].head != NULL)
+            return &r->again[c][0];
+        if (!hold && r->again[c][1].head != NULL)
+            return &r->again[c][1];
     }
-    return first;
-}
-
-static void served(struct mcd_route *r, unsigned class, unsigned left)
-{
-    r->passed[class] = 0;
-    for (unsigned c = class + 1; c < MCS_CLASS_COUNT; c++)
-        if ((left >> c & 1) != 0)
-            r->passed[c]++;
+    return NULL;
 }
 
 bool mcd_schedule(struct mcd_engine *g, struct mcd_route *r)
 {
     uint64_t check = CHECKS, now = g->net->now;
     bool hold = r->nunsettled != 0, any = false;
-    unsigned left = 0, n = 0, held = 0;
+    unsigned n = 0, held = 0;
 
     if (!r->attached || r->detached || r->verdict != MCS_OK)
         return false;
     if (hold)
         mcd_route_ask_kills(g, r);
-    for (unsigned c = 0; c < MCS_CLASS_COUNT; c++)
-        left |= (unsigned)(r->turn[c] != NULL || r->again[c][0].head != NULL ||
-                           (!hold && r->again[c][1].head != NULL))
-                << c;
-    while (n < BURST && left != 0) {
-        unsigned c = pick_class(r, left);
-        struct mcd_slice_list *again = &r->again[c][0];
+    r->shares.turn++;
+    mcd_lanes_loosen(r);
+    while (n < BURST) {
+        struct mcd_slice_list *again = again_list(r, hold);
+        unsigned class = MCS_CLASS_COUNT;
+        struct mcd_task *t = check == 0 ? NULL : next_task(g, r, hold, &check, &class);
         struct mcd_route_rail *rr;
-        struct mcd_slice *s;
+        struct mcd_slice *s = again == NULL ? NULL : again->head;
         uint64_t length;
 
-        if (!hold && again->head == NULL)
-            again = &r->again[c][1];
-        s = again->head;
+        if (check == 0) { /* what was cut already goes on */
+            mcd_route_dirty(g->net, r);
+            any = true;
+        }
+        if (t == NULL && s == NULL)
+            break;
+        /* what has gone before goes again before others of its class, but not before higher ones, nor never */
+        if (s != NULL && t != NULL && s->class > class && r->passed < STARVED) {
+            r->passed++;
+            s = NULL;
+        }
         if (s != NULL) {
             length = s->s.length;
             rr = mcd_schedule_rail(r, &length, s->failed ? s->rail : -1, now);
             if (rr == NULL)
                 break;
+            r->passed = 0;
+            class = s->class;
             mcd_slice_list_remove(again, s);
             r->waiting -= s->s.length;
             if (!mcd_remote_recut(g, s))
                 continue;
         } else {
-            struct mcd_task *t = next_task(g, r, c, hold, &check);
-            struct mcd_lane *l;
+            struct mcd_lane *l = t->lane;
 
-            if (t == NULL && check == 0) {
-                mcd_route_dirty(g->net, r);
-                any = true;
-                break;
-            }
-            if (t == NULL) {
-                left &= ~(1u << c);
-                r->passed[c] = 0;
-                continue;
-            }
-            l = t->lane;
             length = mcd_remote_want(t);
             rr = mcd_schedule_rail(r, &length, -1, now);
             if (rr == NULL)
@@ -254,10 +226,10 @@ bool mcd_schedule(struct mcd_engine *g, struct mcd_route *r)
             s = mcd_remote_cut(g, t, length);
             if (s == NULL)
                 continue;
-            charge(l, c, s->s.length);
+            charge(g, l, class, s->s.length);
         }
         if (g->calls != NULL && mcd_net_holds(g, s)) {
-            mcd_slice_list_append(&r->again[c][s->s.op != MCT_READ], s);
+            mcd_slice_list_append(&r->again[class][s->s.op != MCT_READ], s);
             r->waiting += s->s.length;
             mcd_route_dirty(g->net, r);
             if (++held == HELD)
@@ -265,7 +237,6 @@ bool mcd_schedule(struct mcd_engine *g, struct mcd_route *r)
             continue;
         }
         gather(g, r, rr, s);
-        served(r, c, left);
         any = true;
         n++;
     }

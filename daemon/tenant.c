@@ -10,8 +10,8 @@
 #include "session.h"
 #include "shm/atomic.h"
 
-#define IDLE_MAX 256u    /* tenants without a session that are remembered, with their counters */
-#define SAVED_PARTS 100u /* unused time counts for a second by this */
+#define IDLE_MAX 256u   /* tenants without a session that are remembered, with their counters */
+#define SAVED_PARTS 50u /* unused time counts for a second by this */
 
 const char *const mcd_limit_words[MCD_LIMIT_COUNT] = {"memory", "sessions", "queues", "tasks",
                                                       "batches"};

@@ -93,7 +93,7 @@ void mcd_tenant_release(struct mcd_tenant *t, uint32_t of_batch);
 
 /*
  * The rate: one word for all engines.  Who has no debt may be given a slice and pays afterwards, which puts
- * the time when the next may follow further into the future; time unused counts for a hundredth of a second.
+ * the time when the next may follow further into the future; time unused counts for a fiftieth of a second.
  */
 bool mcd_tenant_may(const struct mcd_tenant *t, uint64_t now);
 uint64_t mcd_tenant_throttled_ms(const struct mcd_tenant *t, uint64_t tick_hz);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which rail carries what, and who goes first: in simulated time, so that nothing here depends on
  * the machine. Rates are bytes a ns. */
+#include "daemon/tenant.h"
 #include "far.h"
 
 #define MiB (1u << 20)
@@ -436,5 +437,119 @@ Test(schedule, a_link_that_takes_nothing_keeps_nothing_from_the_other, .timeout 
     while (fake.now < before + 20000000)
         stream(&x, 4, 4 * MiB);
     cr_assert_gt(far_link(&x, 0)->moved, 0u, "and is asked again soon");
+    far_fini(&x);
+}
+
+/* A queue more of another session, whose tasks go the same way. */
+struct other {
+    struct mcd_session *session;
+    struct mcd_queue queue;
+    struct mcs_queue client;
+    void *memory;
+};
+
+static void add_other(struct far *x, struct other *o, struct mcd_tenant *t)
+{
+    struct mcd_command add = {.kind = MCD_COMMAND_ADD, .queue = &o->queue};
+    struct mcs_queue_layout l;
+
+    memset(o, 0, sizeof(*o));
+    o->session = calloc(1, sizeof(*o->session));
+    o->session->extents[MCD_HANDLE_INDEX(FIX_EXTENT)] = &x->f.local;
+    o->session->opens[MCD_HANDLE_INDEX(FAR_SEGMENT)] = &x->open;
+    cr_assert_eq(mcs_queue_layout(64, 128, 16, 4096, &l), 0);
+    o->memory = aligned_alloc(4096, (l.total_size + 4095) & ~4095ull);
+    memset(o->memory, 0, l.total_size);
+    o->queue.session = o->session;
+    o->queue.engine = x->f.engine;
+    o->queue.tenant = t;
+    cr_assert_eq(mcs_queue_create(&o->queue.shm, &o->queue.consumer, o->memory, &l, 2, 42, 0), 0);
+    cr_assert_eq(mcs_queue_attach(&o->client, o->memory, l.total_size), 0);
+    cr_assert_eq(mcd_queue_init(&o->queue), 0);
+    mcd_engine_command(x->f.engine, &add);
+    while (mcs_load_acquire(&add.done) == 0) /* partner: run_commands() */
+        mcd_engine_turn(x->f.engine);
+}
+
+static void remove_other(struct far *x, struct other *o)
+{
+    struct mcd_command remove = {.kind = MCD_COMMAND_REMOVE, .queue = &o->queue};
+
+    mcd_engine_command(x->f.engine, &remove);
+    while (mcs_load_acquire(&remove.done) == 0) /* partner: run_commands() */
+        mcd_engine_turn(x->f.engine);
+    mcd_queue_fini(&o->queue);
+    free(o->memory);
+    free(o->session);
+}
+
+/* Keeps four tasks of each under way for so many turns; bytes[i]: that have ended. */
+static void saturate(struct far *x, struct other *o, unsigned n, const uint8_t *classes,
+                     unsigned turns, uint64_t *bytes)
+{
+    static uint32_t generation;
+    struct mcs_desc d[8][4];
+    bool out[8][4] = {{false}};
+
+    memset(bytes, 0, n * sizeof(*bytes));
+    for (unsigned t = 0; t < turns; t++) {
+        for (unsigned i = 0; i < n; i++) {
+            for (uint32_t k = 0; k < 4; k++) {
+                uint64_t word = mcs_slot_peek(&o[i].client, k);
+
+                if (out[i][k] &&
+                    (word >> 32 != d[i][k].generation || (word & 0x7f) <= MCS_STATE_PENDING))
+                    continue;
+                if (out[i][k])
+                    bytes[i] += MiB;
+                d[i][k] = far_desc(x, MCS_OP_WRITE, k, 0, 0, MiB);
+                d[i][k].generation = d[i][k].batch_generation = ++generation;
+                d[i][k].priority = classes[i];
+                d[i][k].deadline_us = 3000000000u;
+                cr_assert(mcs_ring_push(o[i].client.ring, &d[i][k], 1));
+                out[i][k] = true;
+            }
+        }
+        mcd_engine_turn(x->f.engine);
+    }
+}
+
+/* To another host bytes are shared as on this one: by weight between tenants whatever their classes, between classes
+ * inside one, equally between its sessions. */
+Test(schedule, lanes_have_their_shares, .timeout = 120)
+{
+    static const uint8_t mixed[] = {0, 1, 2, 2}, same[] = {1, 1, 1, 1};
+    struct mcd_tenant t[3];
+    struct other o[4];
+    uint64_t bytes[4], all;
+    struct far x;
+
+    far_init(&x, 1);
+    fake.step = 20000;
+    set(&x, 0, 1, 50000);
+    for (unsigned i = 0; i < 3; i++) {
+        memset(&t[i], 0, sizeof(t[i]));
+        t[i].scale = MCD_SHARE_ONE / (1u << i);
+    }
+    for (unsigned i = 0; i < 4; i++)
+        add_other(&x, &o[i], &t[i < 3 ? i : 2]);
+    for (unsigned round = 0; round < 2; round++) {
+        saturate(&x, o, 4, round == 0 ? mixed : same, 400000, bytes);
+        all = bytes[0] + bytes[1] + bytes[2] + bytes[3];
+        cr_assert_gt(all, 1024ull * MiB);
+        for (unsigned i = 0; i < 4; i++) { /* 1:2:4, of which two sessions have half each */
+            double share = (double)bytes[i] / (double)all, want = (i == 0 ? 1 : 2) / 7.0;
+
+            cr_assert(share > want * 0.97 && share < want * 1.03, "%u: %.4f of %.4f, round %u", i,
+                      share, want, round);
+        }
+        for (unsigned i = 0; i < 4; i++) {
+            remove_other(&x, &o[i]);
+            add_other(&x, &o[i], &t[i < 3 ? i : 2]);
+        }
+    }
+    for (unsigned i = 0; i < 4; i++)
+        remove_other(&x, &o[i]);
+    cr_assert_null(x.route->shares.all);
     far_fini(&x);
 }

@@ -421,18 +421,18 @@ Test(share, a_rate_is_kept_to_the_byte, .timeout = 60)
             given += KiB(256);
         }
     }
-    /* ten seconds' worth, the hundredth that was saved up, and a slice under way for each */
+    /* ten seconds' worth, the fiftieth that was saved up, and a slice under way for each */
     cr_assert_geq(given, 1000000000u);
-    cr_assert_leq(given, 1000000000u + 1000000 + 4 * KiB(256));
-    /* who uses nothing saves up no more than that hundredth */
+    cr_assert_leq(given, 1000000000u + 2000000 + 4 * KiB(256));
+    /* who uses nothing saves up no more than that fiftieth */
     now += 100 * HZ;
     given = 0;
     while (mcd_tenant_may(&t, now)) {
         mcd_tenant_pay(&t, KiB(64), now, HZ);
         given += KiB(64);
     }
-    cr_assert_leq(given, 1000000 + KiB(64));
-    cr_assert_geq(given, 1000000u);
+    cr_assert_leq(given, 2000000 + KiB(64));
+    cr_assert_geq(given, 2000000u);
 }
 
 /* Who has no leave keeps nobody waiting, and has his own share when it is back. */
