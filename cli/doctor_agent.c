@@ -148,6 +148,7 @@ static void ask(struct doctor *d, mcshm_monitor *m)
     o.socket_path = d->socket;
     o.name = "mcshm";
     o.connect_timeout_ms = CONNECT_MS;
+    o.reconnect_ms = 0; /* nothing to come back for */
     status = mcshm_connect(&o, &c);
     if (status == MCSHM_OK)
         status = mcshm_get_info(c, &info);
