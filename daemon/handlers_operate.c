@@ -55,13 +55,19 @@ struct found {
     struct mcd_traced task;
     const struct mcd_session *session;
     uint32_t queue;
+    uint32_t order; /* in its queue */
 };
 
+/* The clock is looked at once in a few turns: tasks of one look are in the order of their queue. */
 static int later_first(const void *a, const void *b)
 {
-    uint64_t x = ((const struct found *)a)->task.when, y = ((const struct found *)b)->task.when;
+    const struct found *x = a, *y = b;
 
-    return x < y ? 1 : x > y ? -1 : 0;
+    if (x->task.when != y->task.when)
+        return x->task.when < y->task.when ? 1 : -1;
+    if (x->queue != y->queue)
+        return x->queue < y->queue ? 1 : -1;
+    return x->order < y->order ? 1 : x->order > y->order ? -1 : 0;
 }
 
 static const char *word_of(const char *const *words, size_t n, unsigned i)
@@ -144,7 +150,8 @@ static int collect(const struct mcd_session *s, uint32_t count, struct found **a
             return -1;
         *all = more;
         for (unsigned i = 0; i < k; i++)
-            more[*n + i] = (struct found){.task = tasks[i], .session = s, .queue = q->id};
+            more[*n + i] =
+                (struct found){.task = tasks[i], .session = s, .queue = q->id, .order = i};
         *n += k;
         if (*n > 2 * (size_t)count + MCD_TRACE_SIZE) { /* as many as are wanted, and no more */
             qsort(more, *n, sizeof(*more), later_first);

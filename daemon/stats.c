@@ -138,19 +138,28 @@ void mcd_stats_remove(struct mcd_agent *a)
     a->stats.file = false;
 }
 
-/* The magic comes last when it is new: nobody reads half a file. */
-static void copy_out(struct mcd_stats *s)
+static void copy_range(struct mcd_stats *s, uint64_t offset, uint64_t size)
 {
-    const uint64_t *from = (const uint64_t *)s->header;
-    uint64_t *to = s->copy;
+    const uint64_t *from = (const uint64_t *)((const char *)s->header + offset);
+    uint64_t *to = (uint64_t *)((char *)s->copy + offset);
 
-    for (uint64_t i = 1; i < s->size / sizeof(*from); i++) {
+    for (uint64_t i = 0; i < size / sizeof(*from); i++) {
         uint64_t v = mcs_load_relaxed(&from[i]); /* partners: the writers' stores */
 
         if (mcs_load_relaxed(&to[i]) != v)
             mcs_store_relaxed(&to[i], v);
     }
-    mcs_store_release(&to[0], from[0]); /* partner: mcshm_monitor_open() */
+}
+
+/* The magic comes last when it is new: nobody reads half a file. */
+static void copy_out(struct mcd_stats *s)
+{
+    const struct mcs_stats_header *h = s->header;
+
+    copy_range(s, sizeof(h->magic), h->sessions_offset - sizeof(h->magic));
+    copy_range(s, h->sessions_offset, (uint64_t)s->top_session * h->session_size);
+    copy_range(s, h->queues_offset, (uint64_t)s->top_queue * h->queue_size);
+    mcs_store_release((uint64_t *)s->copy, h->magic); /* partner: mcshm_monitor_open() */
 }
 
 /* ---- the control thread's words -------------------------------------------------- */
@@ -178,8 +187,7 @@ static void give_session(struct mcd_session *s)
 {
     struct mcd_stats *stats = &s->agent->stats;
 
-    for (uint32_t i = 0; i < stats->header->session_rows; i++) {
-        uint32_t at = (stats->next_session + i) % stats->header->session_rows;
+    for (uint32_t at = stats->free_session; at < stats->header->session_rows; at++) {
         struct mcs_stats_session *row = &stats->sessions[at];
 
         if (row->generation != 0)
@@ -195,7 +203,9 @@ static void give_session(struct mcd_session *s)
         snprintf(row->name, sizeof(row->name), "%s", s->name);
         mcs_stats_fill_end(&row->generation, fresh_generation(stats));
         s->stats = row;
-        stats->next_session = at + 1;
+        stats->free_session = at + 1;
+        if (at >= stats->top_session)
+            stats->top_session = at + 1;
         return;
     }
 }
@@ -247,8 +257,15 @@ void mcd_stats_refresh(struct mcd_agent *a)
 
 void mcd_stats_forget(struct mcd_session *s)
 {
-    if (s->stats != NULL)
-        mcs_store_release(&s->stats->generation, 0u); /* partner: mcs_stats_copy() */
+    struct mcd_stats *stats = &s->agent->stats;
+    uint32_t at;
+
+    if (s->stats == NULL)
+        return;
+    at = (uint32_t)(s->stats - stats->sessions);
+    if (at < stats->free_session)
+        stats->free_session = at;
+    mcs_store_release(&s->stats->generation, 0u); /* partner: mcs_stats_copy() */
     s->stats = NULL;
 }
 
@@ -262,8 +279,8 @@ void mcd_stats_queue(struct mcd_session *s, struct mcd_queue *q)
         return;
     if (s->stats == NULL)
         give_session(s);
-    for (uint32_t i = 0; s->stats != NULL && i < stats->header->queue_rows; i++) {
-        uint32_t at = (stats->next_queue + i) % stats->header->queue_rows;
+    for (uint32_t at = stats->free_queue; s->stats != NULL && at < stats->header->queue_rows;
+         at++) {
         struct mcs_stats_queue *row = &stats->queues[at];
 
         if (row->generation != 0)
@@ -275,13 +292,18 @@ void mcd_stats_queue(struct mcd_session *s, struct mcd_queue *q)
         row->engine = q->engine->o.id;
         mcs_stats_fill_end(&row->generation, fresh_generation(stats));
         q->stats = row;
-        stats->next_queue = at + 1;
+        stats->free_queue = at + 1;
+        if (at >= stats->top_queue)
+            stats->top_queue = at + 1;
         return;
     }
 }
 
 void mcd_stats_queue_gone(struct mcd_session *s, struct mcd_queue *q)
 {
+    struct mcd_stats *stats = &s->agent->stats;
+    uint32_t at;
+
     if (q->shm.doorbell != NULL) {
         s->caller_tasks += mcs_load_relaxed(&q->shm.doorbell->caller_tasks);
         s->caller_bytes += mcs_load_relaxed(&q->shm.doorbell->caller_bytes);
@@ -295,6 +317,9 @@ void mcd_stats_queue_gone(struct mcd_session *s, struct mcd_queue *q)
         for (size_t i = 0; i < sizeof(q->stats->sums) / sizeof(*from); i++)
             mcs_count(&to[i], mcs_load_relaxed(&from[i]));
     }
+    at = (uint32_t)(q->stats - stats->queues);
+    if (at < stats->free_queue)
+        stats->free_queue = at;
     mcs_store_release(&q->stats->generation, 0u); /* partner: mcs_stats_copy() */
     q->stats = &q->own_stats;
 }

@@ -25,7 +25,8 @@ struct mcd_stats {
     bool file;   /* there is one, to be removed at the end */
     int guard;
     uint32_t generation;               /* the last one given */
-    uint32_t next_session, next_queue; /* where to look for a free row */
+    uint32_t top_session, top_queue;   /* no row from here on was ever used */
+    uint32_t free_session, free_queue; /* no row before these is free */
     char path[MCD_TEXT_MAX + 16];
 };
 

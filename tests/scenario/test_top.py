@@ -109,7 +109,8 @@ def look(agent, live):
 
 
 # ---- a folder on tmpfs: every word is live ---------------------------------------------------------
-if os.path.isdir("/dev/shm") and is_tmpfs("/dev/shm") and os.access("/dev/shm", os.W_OK):
+memory = os.path.isdir("/dev/shm") and is_tmpfs("/dev/shm") and os.access("/dev/shm", os.W_OK)
+if memory:
     folder = tempfile.mkdtemp(dir="/dev/shm", prefix="mcshm-test-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     agent = Agent("engine.idle=busy", "agent.socket_mode=0640", dir=folder)
@@ -150,8 +151,20 @@ if os.path.isdir("/dev/shm") and is_tmpfs("/dev/shm") and os.access("/dev/shm", 
 # ---- a folder on a disk, or whatever holds the test's files --------------------------------------------
 agent = Agent()
 live = is_tmpfs(os.path.realpath(agent.dir))
-big, small = look(agent, live)
-sums = client(top(agent.socket), "big")[0]["bytes"]
+if memory:
+    big, small = traffic(agent.socket, "big", MiB), traffic(agent.socket, "small", 64)
+else:
+    big, small = look(agent, live)
+
+
+def moves():
+    d = top(agent.socket)
+    return client(d, "big") and client(d, "big")[0]["bytes_rate"] > 0 and d
+
+
+d = await_(moves, "the big client's bytes")
+equal(d["agent"]["live_counters"], live, "live counters")
+sums = client(d, "big")[0]["bytes"]
 
 # it stands still as a whole
 agent.freeze()
