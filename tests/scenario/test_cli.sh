@@ -11,7 +11,9 @@ one_line_on_stderr() {
 # usage
 expect_exit 2 "$B/bin/mcshm"
 grep -q '^usage: mcshm' "$DIR/stderr" || fail "no usage"
-for wrong in nonsense "ls nonsense" "status more" "--nonsense status" "--socket" "ls extents more"; do
+for wrong in nonsense "ls nonsense" "status more" "--nonsense status" "--socket" "ls extents more" "top more" "top --interval x" \
+    "top --interval 0" "top --count 0" "reload more" "alloc-test --size 0" "alloc-test --size 1Q" "alloc-test --node" \
+    "status --once" "trace" "ping" "ping a b"; do
     read -ra words <<<"$wrong"
     expect_exit 2 "$B/bin/mcshm" "${words[@]}"
     one_line_on_stderr
@@ -20,7 +22,7 @@ expect_exit 0 "$B/bin/mcshm" help
 grep -q -- '--socket PATH' "$DIR/stdout" || fail "no help"
 
 # no agent
-for command in status ls "ls buffers" "ls extents" "ls sessions" "--json status"; do
+for command in status ls "ls buffers" "ls extents" "ls sessions" "--json status" "top --once" "trace x" reload alloc-test; do
     read -ra words <<<"$command"
     expect_exit 1 mcshm "${words[@]}"
     one_line_on_stderr
@@ -64,6 +66,25 @@ curl -sSf --max-time 10 "http://$(agent_admin)/health" >"$DIR/stdout"
 curl -sSf --max-time 10 "http://$(agent_admin)/metrics" >"$DIR/stdout"
 grep -q '^mcshm_' "$DIR/stdout" || fail "/metrics is empty"
 [ "$(agent_metric mcshm_sessions)" -ge 0 ] || fail "mcshm_sessions is no number"
+
+# memory as an application sees it, and none of it is left
+for node in "" "--node 0"; do
+    read -ra words <<<"$node"
+    mcshm --json alloc-test --size 24M "${words[@]}" >"$DIR/stdout" || fail "alloc-test $node"
+    equal "$(json 'd["size"], d["verified"]' <"$DIR/stdout")" "($((24 << 20)), True)" "alloc-test $node"
+    equal "$(json 'd["page_size"] >= 4096 and d["write_ms_per_gib"] > 0 and d["same_address"] in (True, False)' <"$DIR/stdout")" \
+        true "what alloc-test tells"
+done
+mcshm alloc-test --size 1M >"$DIR/stdout"
+grep -q '^1M of pool memory' "$DIR/stdout" || fail "alloc-test: $(cat "$DIR/stdout")"
+expect_exit 1 mcshm alloc-test --size 1M --pages 1G # there are none in this pool
+grep -q 'wanted were 1073741824' "$DIR/stderr" || fail "alloc-test --pages: $(cat "$DIR/stderr")"
+expect_exit 1 mcshm alloc-test --size 1G # four times the pool
+one_line_on_stderr
+expect_exit 1 mcshm alloc-test --node 99
+one_line_on_stderr
+no_extents() { [ "$(mcshm --json status | json 'd["pool"]["used"]')" = 0 ]; }
+await no_extents
 
 stop_agent
 expect_exit 1 mcshm status
