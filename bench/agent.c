@@ -18,6 +18,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -162,6 +163,8 @@ static int start_own(const struct agent_options *o, struct agent *a)
     if (mkdtemp(folder) == NULL)
         return say_error(-errno, "no folder for the agent under %s: %m; set TMPDIR", base);
     cleanup_add_folder(folder);
+    if (o->open && chmod(folder, 0711) != 0)
+        return say_error(-errno, "cannot open %s to others: %m", folder);
     snprintf(config, sizeof(config), "%s/mcshmd.ini", folder);
     snprintf(a->socket, sizeof(a->socket), "%s/socket", folder);
     snprintf(lock, sizeof(lock), "%s.lock", a->socket);

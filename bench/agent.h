@@ -19,6 +19,7 @@ struct agent_options {
     uint64_t pool_size;   /* bytes */
     bool small;           /* just that, in ordinary pages; else hugepages and room to round up */
     int netns;            /* descriptor of the network namespace it lives in; 0: ours */
+    bool open;            /* users other than this one may enter its folder */
     const char *settings; /* more of its ini file; NULL: nothing */
 };
 

@@ -6,6 +6,7 @@
 #include "restart.h"
 #include "ring.h"
 #include "say.h"
+#include "share.h"
 
 #include <mcshm.h>
 #include <stdio.h>
@@ -14,11 +15,8 @@
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
-} commands[] = {{"ring", ring_command},
-                {"copy", copy_command},
-                {"kv", kv_command},
-                {"net", net_command},
-                {"restart", restart_command}};
+} commands[] = {{"ring", ring_command}, {"copy", copy_command},   {"kv", kv_command},
+                {"net", net_command},   {"share", share_command}, {"restart", restart_command}};
 
 static void help(FILE *out)
 {
@@ -28,6 +26,7 @@ static void help(FILE *out)
           "  mcshm-bench copy      4 KiB to 256 MiB, contiguous, list and stride, beside memcpy\n"
           "  mcshm-bench kv        a prefill and a decode process replay a trace of requests\n"
           "  mcshm-bench net       READ and WRITE between two hosts, beside iperf3, UCX, Mooncake\n"
+          "  mcshm-bench share     who gets how much of an engine; a small task beside a flood\n"
           "  mcshm-bench restart   what clients see of an agent that is killed or restarted\n"
           "  mcshm-bench --version\n"
           "\n"
@@ -55,6 +54,6 @@ int main(int argc, char **argv)
         cleanup_install();
         return commands[i].run(argc - 1, argv + 1) == 0 ? 0 : 1;
     }
-    say_error(0, "there is no %s; there are ring, copy, kv, net and restart", argv[1]);
+    say_error(0, "there is no %s; there are ring, copy, kv, net, share and restart", argv[1]);
     return 2;
 }

@@ -23,7 +23,7 @@
 struct flood {
     mcshm *c;
     mcshm_queue *q[QUEUES_MAX];
-    mcshm_batch batch[QUEUES_MAX][SHARE_DEPTH];
+    mcshm_batch batch[QUEUES_MAX][SHARE_DEPTH_MAX];
     unsigned next[QUEUES_MAX];
     mcshm_segment segment;
     uint64_t address;
@@ -110,7 +110,7 @@ static mcshm_status refill(const struct share_client *o, struct flood *f, unsign
 
     for (unsigned i = 0; s == MCSHM_OK && i < o->tasks; i++)
         s = mcshm_submit(f->q[q], *b, &r, 1);
-    f->next[q] = (f->next[q] + 1) % SHARE_DEPTH;
+    f->next[q] = (f->next[q] + 1) % o->depth;
     return s;
 }
 
@@ -140,7 +140,7 @@ static int flow(int fd, const struct share_client *o, struct flood *f)
 
     memset(f->next, 0, sizeof(f->next));
     for (unsigned q = 0; q < o->queues; q++)
-        for (unsigned i = 0; s == MCSHM_OK && i < SHARE_DEPTH; i++)
+        for (unsigned i = 0; s == MCSHM_OK && i < o->depth; i++)
             s = refill(o, f, q);
     rc = s != MCSHM_OK ? say_status(f->c, s, "submitting") : proc_send(fd, &answer, sizeof(answer));
     while (rc == 0 && order.go) {
@@ -155,9 +155,9 @@ static int flow(int fd, const struct share_client *o, struct flood *f)
         rc = rc == -ETIMEDOUT ? 0 : rc;
     }
     for (unsigned q = 0; rc == 0 && q < o->queues; q++)
-        for (unsigned i = 0; s == MCSHM_OK && i < SHARE_DEPTH; i++) {
+        for (unsigned i = 0; s == MCSHM_OK && i < o->depth; i++) {
             s = await_oldest(o, f, q);
-            f->next[q] = (f->next[q] + 1) % SHARE_DEPTH;
+            f->next[q] = (f->next[q] + 1) % o->depth;
         }
     if (s != MCSHM_OK)
         return say_status(f->c, s, "the end of a flood");

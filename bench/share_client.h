@@ -10,18 +10,20 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define SHARE_DEPTH 4u /* batches under way of a queue of a flood */
+#define SHARE_DEPTH_MAX 8u
 
 struct share_client {
-    const char *folder, *socket; /* the socket by its name in the folder, or by its path alone (folder NULL) */
-    const char *name;            /* of client and segment; its tenant's alone */
-    uid_t uid;                   /* 0: as it is */
-    int core;                    /* to run on; -1: any but `not_on` */
+    const char *folder,
+        *socket;      /* the socket by its name in the folder, or by its path alone (folder NULL) */
+    const char *name; /* of client and segment; its tenant's alone */
+    uid_t uid;        /* 0: as it is */
+    int core;         /* to run on; -1: any but `not_on` */
     int not_on;
     unsigned queues;
-    uint64_t length;  /* bytes of a task */
-    unsigned tasks;   /* of a batch */
-    bool background;  /* class, else normal */
+    unsigned depth;  /* batches under way of a queue */
+    uint64_t length; /* bytes of a task */
+    unsigned tasks;  /* of a batch */
+    bool background; /* class, else normal */
 };
 
 /* What a parent asks: a flood starts and answers, flows until it is told to stop, and answers again. A prober

@@ -13,8 +13,9 @@
 #include "shm/failpoint.h"
 #include "tenant.h"
 
-#define ALONE 4u          /* slices a turn while no other queue is active */
-#define SMALL 4096u       /* bytes of what may pass others that have much to do */
+#define ALONE 4u    /* slices a turn while no other queue is active */
+#define PARTS 2u    /* of a slice, between which rings are looked at: slices take unequally long */
+#define SMALL 4096u /* bytes of what may pass others that have much to do */
 #define SMALL_BURST 4096u /* bytes */
 
 static void break_queue(struct mcd_engine *g, struct mcd_queue *q, const char *what)
@@ -366,12 +367,11 @@ bool mcd_queue_turn(struct mcd_engine *g, struct mcd_queue *q)
 }
 
 /*
- * A slice of parked work: of whom it is, is asked again whenever a task ends or a slice of one queue is done.
- * What was done at once in this turn is a part of it, but never all.
+ * Half a slice of parked work: of whom it is, is asked again each time and whenever a task ends. What was done at once in this turn is a part of it, but never all.
  */
 bool mcd_parked_turn(struct mcd_engine *g)
 {
-    uint64_t whole = g->shares.quantum * (g->nhot == 1 ? ALONE : 1);
+    uint64_t whole = g->nhot == 1 ? g->shares.quantum * ALONE : g->shares.quantum / PARTS;
     uint64_t before = g->nhot == 1 ? g->moved : g->spent;
     uint64_t left = before < whole - whole / 4 ? whole - before : whole / 4;
     struct mcd_share_leaf *l;

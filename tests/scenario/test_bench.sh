@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# mcshm-bench ring, copy, kv and restart, short: one JSON document on stdout with the fields that others read;
+# mcshm-bench ring, copy, kv, share and restart, short: one JSON document on stdout with the fields that others read;
 # kv on a generated trace, on published ones where they are at hand, and on broken ones.
 . "$(dirname "$0")/lib.sh"
 
@@ -45,9 +45,13 @@ expect_exit 1 "$B/bin/mcshm-bench" restart --socket /nonexistent
 grep -q 'is not killed' "$DIR/stderr" || fail "what it said: $(cat "$DIR/stderr")"
 
 [ "$(nproc)" -ge 2 ] || {
-    echo "one core: ring and copy need two, only kv and restart were run"
+    echo "one core: ring, copy and share need two, only kv and restart were run"
     exit 0
 }
+bench share --json --seconds 0.1 --size 64K --flood 4M >"$DIR/share.json"
+json '((0 < d["jain"] <= 1 and d["slice_us"] > 0 and d["p99_idle_us"] > 0 and d["p99_high_us"] > 0 and
+      (not d["users"] or 0 <= d["weighted_error"] and abs(sum(d["weighted_shares"]) - 1) < 1e-9))) or exit("share: %s" % d)' <"$DIR/share.json" >"$DIR/ok"
+expect_exit 1 "$B/bin/mcshm-bench" share --flood 3
 bench copy --json --sizes 4K,64K --seconds 0.002 --rounds 1 --no-ucx >"$DIR/copy.json"
 json '(sorted({r["shape"] for r in d["rows"]}) == ["contiguous", "list", "stride"] and
       sorted({r["size"] for r in d["rows"]}) == [4096, 65536] and
