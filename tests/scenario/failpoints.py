@@ -177,3 +177,14 @@ def as_before(agent, before, what, fewer=False):
 
 
 SETTINGS = ("engine.idle=sleep", "engine.spin_us=0", "session.inbox_size=16K", "admin.mode=off")
+
+
+def explain_failpoints(*failure):
+    """A test that fails shows what its agents had to say last."""
+    for agent in Agent.made:
+        if os.path.exists(agent.log):
+            print("".join(agent.text().splitlines(True)[-25:]), flush=True)
+    sys.__excepthook__(*failure)
+
+
+sys.excepthook = explain_failpoints

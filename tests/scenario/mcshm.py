@@ -391,8 +391,10 @@ def die_with_the_test():
 
 class Agent:
     """mcshmd in a folder of its own."""
+    made = []
 
     def __init__(self, *settings, **more):
+        Agent.made.append(self)
         self.dir = more.get("dir")
         if self.dir is None:
             self.dir = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"), prefix="a")

@@ -6,15 +6,15 @@
  *                                         they whole?
  *   mixclient SOCKET beside NAME          writes to it and reads back all the time, compares; "rounds"
  *                                         on stdin: how often so far?
- *   mixclient SOCKET mix NAME [far][once] does everything once, and again what failed
+ *   mixclient SOCKET mix NAME [far][once][second] does everything once, and again what failed
  *   mixclient x points x                  lists the failpoints of agent and library
  *
  * owner and beside end with 0 at "end" or the end of stdin. mix ends with 0 when all went well, with 3
  * when something was refused or failed with a cause, said so ("refused: ..."), and went well when it was
  * tried again (not with `once`), with 1 when a byte, a descriptor or a mapping was wrong or a call hung.
  *
- * The owner's buffer: mix works in LANE bytes, `beside` in BESIDE bytes, and around both of them nobody
- * may write. far: the owner is on another host.
+ * The owner's buffer: mix works in LANE bytes (or in the second LANE), `beside` in BESIDE bytes, and around them
+ * nobody may write. far: the owner is on another host.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -34,7 +34,8 @@
 #define GUARD (64u << 10)
 #define LANE (2u << 20)
 #define BESIDE (128u << 10)
-#define BESIDE_AT (LANE + GUARD)
+#define SECOND_AT (LANE + GUARD)
+#define BESIDE_AT (2 * SECOND_AT)
 #define BUFFER (BESIDE_AT + BESIDE + GUARD) /* published */
 #define GUARD_BYTE 0xa5
 #define WAIT_US 30000000 /* whatever takes so long hangs */
@@ -47,6 +48,7 @@
 static mcshm *c;
 static mcshm_queue *q;
 static bool far, once;
+static uint64_t lane; /* where it works in the owner's buffer */
 
 /* ---- verdicts -------------------------------------------------------------------- */
 
@@ -391,11 +393,11 @@ static int sealed_memfd(size_t size)
     wrong("no memfd");
 }
 
-static bool in_place(mcshm_segment s, const mcshm_buffer *b, const uint8_t *wanted)
+static bool in_place(mcshm_segment s, uint64_t address, const uint8_t *wanted)
 {
     const void *mapped;
 
-    TRY(mcshm_map(c, s, b->address, MIDDLE, &mapped));
+    TRY(mcshm_map(c, s, address, MIDDLE, &mapped));
     check_same(mapped, wanted, MIDDLE, "what is read in place");
     TRY(mcshm_unmap(c, mapped));
     return true;
@@ -436,16 +438,17 @@ static bool all_once(const char *name, uint8_t *private, int memfd)
         wrong("segment '%s' has %zu buffers, the first of %llu bytes", name, n,
               (unsigned long long)buffer.size);
 
-    if (!there_and_back(s, local, back, buffer.address, SMALL, 1, true) ||
-        !there_and_back(s, local, back, buffer.address, MIDDLE, 2, true) ||
-        !there_and_back(s, local, back, buffer.address, LANE, 3, false) ||
-        !there_and_back(s, registered, back, buffer.address, MIDDLE, 4, false) ||
-        !there_and_back(s, private, back, buffer.address, PRIVATE, 5, false) ||
-        !called_back(s, local, buffer.address) || !in_pieces(s, local, back, buffer.address) ||
-        !there_and_back(s, local, back, buffer.address, MIDDLE, 6, false) ||
-        !notices(s, own, local, buffer.address + MIDDLE) || !held_up(own))
+    address = buffer.address + lane;
+    if (!there_and_back(s, local, back, address, SMALL, 1, true) ||
+        !there_and_back(s, local, back, address, MIDDLE, 2, true) ||
+        !there_and_back(s, local, back, address, LANE, 3, false) ||
+        !there_and_back(s, registered, back, address, MIDDLE, 4, false) ||
+        !there_and_back(s, private, back, address, PRIVATE, 5, false) ||
+        !called_back(s, local, address) || !in_pieces(s, local, back, address) ||
+        !there_and_back(s, local, back, address, MIDDLE, 6, false) ||
+        !notices(s, own, local, address + MIDDLE) || !held_up(own))
         return false;
-    if (!far && !in_place(s, &buffer, local))
+    if (!far && !in_place(s, address, local))
         return false;
     TRY(mcshm_query(c, MCSHM_QUERY_STATUS, &json));
     free(json);
@@ -511,6 +514,7 @@ static void check_guards(const uint8_t *memory)
 
     check_bytes(memory, GUARD, GUARD_BYTE, "before the owner's buffer");
     check_bytes(b + LANE, GUARD, GUARD_BYTE, "behind the lane");
+    check_bytes(b + SECOND_AT + LANE, GUARD, GUARD_BYTE, "behind the second lane");
     check_bytes(b + BESIDE_AT + BESIDE, GUARD, GUARD_BYTE, "behind all lanes");
     check_bytes(b + BUFFER, GUARD, GUARD_BYTE, "behind the owner's buffer");
 }
@@ -590,6 +594,8 @@ int main(int argc, char **argv)
     for (int i = 4; i < argc; i++) {
         far = far || strcmp(argv[i], "far") == 0;
         once = once || strcmp(argv[i], "once") == 0;
+        if (strcmp(argv[i], "second") == 0)
+            lane = SECOND_AT;
     }
     if (argc < 4)
         return 2;

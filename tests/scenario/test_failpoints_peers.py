@@ -81,6 +81,19 @@ for role, p in points.items():
         beside.progress(1)
 owner.check()
 
+# a slice that cannot be cut, whichever it is: of two clients at a time, one fails, and no slice serves two tasks later
+p = points["caller"]
+for k in range(1, 9):
+    acted = p.acted("slice_cut")
+    p.arm("slice_cut", FAIL, first=k)
+    both = [Mix(x, "mix", name, "far", points=library), Mix(x, "mix", name, "far", "second", points=library)]
+    codes = sorted(m.wait() for m in both)
+    check(codes in ([0, 0], [0, 3], [3, 3]), f"exit codes {codes} with slice {k} missing:", both[0].said, both[1].said)
+    equal(p.acted("slice_cut"), acted + 1, f"slice {k} was missing once")
+settled(before, "after slices that were missing")
+beside.progress(1)
+owner.check()
+
 # a connection lost in mid-transfer, and death while that is put right
 p = points["called"]
 for point in points["caller"].names("agent", "loss"):

@@ -8,6 +8,7 @@ from shim import *
 shim, client = Shim(), Shim()
 agent = Agent(*SETTINGS, prefix=shim.prefix(), start=False)
 seed = random_seed = int(os.environ.get("SEED", "7"))
+ROUNDS = int(os.environ.get("ROUNDS", "20"))  # thousands of them for a long run
 
 # its start: whole, or one sentence about what is missing
 shim.arm(FAILS, at=NEVER)
@@ -69,11 +70,28 @@ for seed in range(random_seed, random_seed + 3):
         check(action == SHORT or shim.acted() > acted, "nothing was interrupted")
     shim.arm(FAILS, share=0.02, seed=seed)  # several at a time
     for i in range(3):
-        mix(agent)
+        mix(agent, "once")
     shim.disarm()
     check(agent.alive(), f"seed {seed}: the agent died", agent.text())
 as_before(agent, before, "after random failures")
 owner.check()
+
+
+# and again and again: nothing of it adds up
+def rss():
+    with open(f"/proc/{agent.process.pid}/status") as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("RssAnon")) << 10
+
+
+for i in range(ROUNDS + 5):
+    if i == 5:
+        warm = rss()
+    shim.arm(FAILS, share=0.05, seed=1000 * random_seed + i)
+    mix(agent, "once")
+    shim.disarm()
+mix(agent, codes=[0])
+as_before(agent, before, f"after {ROUNDS} rounds of failures")
+check(rss() - warm < 4 << 20, f"bytes of the agent's own memory after {ROUNDS} rounds of failures:", rss(), "were", warm)
 
 # a session: the client's calls
 client.arm(FAILS, at=NEVER)
