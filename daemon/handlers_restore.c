@@ -19,6 +19,7 @@
 #include "handlers.h"
 #include "log.h"
 #include "shm/region.h"
+#include "shm/failpoint.h"
 
 bool mcd_is_for_restore(uint16_t type)
 {
@@ -68,6 +69,8 @@ static int take_region(struct mcd_session *s, int fd)
     int guard, res;
 
     res = check_fd(fd, size, r->region_ino, r->region_dev);
+    if (res == 0)
+        res = MCS_FAIL(restore_region);
     if (res != 0)
         return res;
     res = mcs_region_map(fd, size, true, NULL, &mem);
@@ -170,7 +173,9 @@ void mcd_on_extent_back(struct mcd_session *s, struct mcs_msg *m, int *fds, unsi
                           : "the extent has another size");
         return;
     }
-    res = mcd_extent_take_back(&s->agent->pool, l->extents[i], fds[0], &e);
+    res = MCS_FAIL(restore_extent);
+    if (res == 0)
+        res = mcd_extent_take_back(&s->agent->pool, l->extents[i], fds[0], &e);
     if (res != 0) {
         bool memory = res == -ENOMEM || res == -EMFILE;
 
@@ -183,6 +188,7 @@ void mcd_on_extent_back(struct mcd_session *s, struct mcs_msg *m, int *fds, unsi
     l->extents[i] = l->extents[--l->nextents];
     mcd_session_enter_extent(s, e);
     mcd_session_hold(s, (int64_t)e->size);
+    MCS_FAILPOINT(restore_entered);
     m->b.extent_back_reply =
         (struct mcs_msg_extent_back_reply){.address = e->address, .page_size = e->kind.page_size};
     mcd_reply(s, m, sizeof(m->b.extent_back_reply));
@@ -314,7 +320,7 @@ void mcd_on_queue_back(struct mcd_session *s, struct mcs_msg *m, int *fds, unsig
         refuse(s, MCS_BAD_SHM, "a queue of other sizes than the session was given");
         return;
     }
-    q = new_queue(s, r, &layout);
+    q = MCS_FAIL(restore_queue) != 0 ? NULL : new_queue(s, r, &layout);
     res = q == NULL ? -ENOMEM : map_queue(s, q, r, &layout, fds[0]);
     if (res == 0) {
         if ((s->watched >> q->engine->o.id & 1) == 0) {
@@ -336,6 +342,7 @@ void mcd_on_queue_back(struct mcd_session *s, struct mcs_msg *m, int *fds, unsig
     q->fd = fds[0];
     q->record = r;
     l->queues[i] = l->queues[--l->nqueues];
+    MCS_FAILPOINT(restore_queued);
     q->next = s->queues;
     s->queues = q;
     s->nqueues++;
@@ -356,6 +363,7 @@ static bool queues_given(struct mcd_session *s)
 
 static void resumed(struct mcd_session *s)
 {
+    MCS_FAILPOINT(resume_done);
     if (!s->ending)
         mcd_reply_empty(s);
 }
@@ -376,6 +384,7 @@ static void give_queues(struct mcd_session *s)
         q->leave = (struct mcd_command){.kind = MCD_COMMAND_ADD, .queue = q};
         q->given = true;
         mcd_engine_command(q->engine, &q->leave);
+        MCS_FAILPOINT(resume_given);
     }
     mcd_session_defer(s, queues_given, resumed);
 }
@@ -384,5 +393,6 @@ void mcd_on_resume(struct mcd_session *s)
 {
     s->limbo->asked = true;
     s->agent->recovery.coming--;
+    MCS_FAILPOINT(resume_asked);
     mcd_session_defer(s, all_are_back, give_queues);
 }

@@ -15,6 +15,7 @@
 #include "shm/atomic.h"
 #include "shm/inbox.h"
 #include "shm/queue.h"
+#include "shm/failpoint.h"
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U /* linux/memfd.h since 6.3 */
@@ -106,6 +107,10 @@ static int put_free(struct mcd_ledger *l, enum mcd_ledger_kind kind, void *recor
 static int map_file(struct mcd_ledger *l, uint64_t from, uint64_t size)
 {
     /* a shortage shows here and not as a SIGBUS at the first record */
+    int res = MCS_FAIL(ledger_grow);
+
+    if (res != 0)
+        return res;
     if (fallocate(l->fd, 0, (off_t)from, (off_t)(size - from)) != 0)
         return -errno;
     if (mmap(l->map + from, size - from, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, l->fd,
@@ -139,6 +144,7 @@ static int grow(struct mcd_ledger *l, enum mcd_ledger_kind kind)
             return res;
     }
     chunk_at(l, i)->record_size = (uint32_t)kinds[kind].size;
+    MCS_FAILPOINT(ledger_chunk);
     mcs_fence_compiler(); /* L3: partner: take_chunk(), after this process's death */
     mcs_store_relaxed(&chunk_at(l, i)->kind, (uint32_t)kind);
     return 0;
@@ -153,8 +159,10 @@ void *mcd_ledger_add(struct mcd_ledger *l, enum mcd_ledger_kind kind, const void
     place = l->free[kind][--l->nfree[kind]];
     memcpy(place + sizeof(uint64_t), (const uint8_t *)record + sizeof(uint64_t),
            kinds[kind].size - sizeof(uint64_t));
+    MCS_FAILPOINT(ledger_filled);
     mcs_fence_compiler(); /* L4: partner: take_chunk(), after this process's death */
     mcs_store_relaxed(check_of(place), sum(kind, place));
+    MCS_FAILPOINT(ledger_added);
     return place;
 }
 
@@ -164,6 +172,7 @@ void mcd_ledger_drop(struct mcd_ledger *l, enum mcd_ledger_kind kind, void *reco
         return;
     mcs_store_relaxed(check_of(record), UINT64_C(0)); /* L4 */
     mcs_fence_compiler();
+    MCS_FAILPOINT(ledger_dropped);
     (void)put_free(l, kind, record); /* where there is no memory for it, the place is lost */
 }
 
@@ -206,6 +215,7 @@ void mcd_ledger_name(struct mcd_ledger_session *r, const char *name, uint32_t fl
         return;
     snprintf(r->segment_name, sizeof(r->segment_name), "%s", name);
     r->flags = flags;
+    MCS_FAILPOINT(ledger_named);
     mcs_fence_compiler();
     mcs_store_relaxed(&r->named, 1u); /* L5 */
 }

@@ -11,6 +11,7 @@
 
 #include "cluster.h"
 #include "log.h"
+#include "shm/failpoint.h"
 
 #define TRIES_MAX 3u /* starts over one ledger that did not become ready */
 
@@ -146,7 +147,7 @@ static struct mcd_session *make_session(struct mcd_agent *a, struct mcd_ledger_s
 
     if (lives == 0)
         return NULL;
-    s = calloc(1, sizeof(*s));
+    s = MCS_FAIL(recovery_session) != 0 ? NULL : calloc(1, sizeof(*s));
     l = aligned_alloc(16, (sizeof(*l) + 15) & ~(size_t)15);
     if (s == NULL || l == NULL)
         goto error;
@@ -324,7 +325,9 @@ void mcd_recovery_begin(struct mcd_agent *a)
     }
     if (n != 0)
         qsort(list, n, sizeof(struct mcd_session *), by_incarnation);
+    MCS_FAILPOINT(recovery_sessions);
     sort_things(a, list, n);
+    MCS_FAILPOINT(recovery_begun);
     if (a->cluster != NULL)
         for (size_t i = 0; i < n; i++)
             if (list[i]->segment->named)
@@ -390,6 +393,7 @@ void mcd_limbo_arrive(struct mcd_session *s)
     s->limbo->here = true;
     s->agent->recovery.away--;
     s->agent->recovery.coming++;
+    MCS_FAILPOINT(restore_arrived);
 }
 
 /* Takes the rest out of the ledger and the pool. */
@@ -417,6 +421,7 @@ void mcd_limbo_leave(struct mcd_session *s)
     if (!s->limbo->asked)
         r->coming--;
     drop_rest(s);
+    MCS_FAILPOINT(restore_left);
     mcs_store_relaxed(&s->record->writable, 0u); /* it maps anew, and is counted anew */
     r->restored++;
     tell_all_back(s->agent);

@@ -28,6 +28,10 @@ MCSHM_API mcshm_status mcshm_batch_alloc(mcshm_queue *q, uint32_t tasks, mcshm_b
     if (tasks == 0 || tasks > q->shm.slots)
         return mcl_fail(MCSHM_INVALID_ARGUMENT, "a batch of %u tasks: the queue has 1 .. %u slots",
                         tasks, q->shm.slots);
+    /* Nobody would end its tasks. Batches from before are seen to have been lost, outlived(). Partner:
+     * queues_back(), restore.c */
+    if (__builtin_expect(mcs_load_relaxed(&q->lost) != 0, 0))
+        return mcl_fail(MCSHM_AGENT_DOWN, "a later agent did not take the queue: open another");
     if (q->nfree_batches == 0)
         return MCSHM_NO_BATCHES;
     index = q->free_batches[q->nfree_batches - 1];

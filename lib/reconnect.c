@@ -12,6 +12,7 @@
  * dup3(), so that a thread that just uses one never meets a closed or a foreign descriptor.
  */
 #include "internal.h"
+#include "shm/failpoint.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -56,6 +57,7 @@ void mcl_lost(struct mcshm *c)
         give_up(c, c->broken ? "a call was not answered" : "the agent is gone");
         return;
     }
+    MCS_FAILPOINT(agent_lost);
     c->away = true;
     c->away_until = mcl_now_ns() + (int64_t)c->reconnect_ms * 1000000;
     c->pause_ms = PAUSE_MS_MIN;
@@ -87,9 +89,12 @@ static int dial(struct mcshm *c)
         res = -errno;
         goto error;
     }
-    res = mcs_msg_send(fd, &m, sizeof(m.b.restore), &c->region_fd, 1);
+    res = MCS_FAIL(restore_send);
+    if (res == 0)
+        res = mcs_msg_send(fd, &m, sizeof(m.b.restore), &c->region_fd, 1);
     if (res != 0)
         goto error;
+    MCS_FAILPOINT(restore_sent);
     c->half = fd;
     return 0;
 
@@ -127,6 +132,7 @@ static int take_place(struct mcshm *c, const struct mcs_msg *m, const struct mcl
         return -errno;
     half_close(c);
     take_info(c, r);
+    MCS_FAILPOINT(restore_welcome);
     c->welcome = true;
     return 0;
 }

@@ -7,6 +7,7 @@
  * it and has not ended in its slot was in the dead agent's hands, and nobody's now.
  */
 #include "internal.h"
+#include "shm/failpoint.h"
 
 #include <limits.h>
 #include <linux/futex.h>
@@ -160,6 +161,7 @@ static void resumed(struct mcshm *c)
     }
     /* release: pairs with the acquire in mcl_task_lost() */
     mcs_store_release(&c->restarts, c->restarts + 1);
+    MCS_FAILPOINT(resume_told);
     /* What was pushed in between rang a doorbell that nobody heard. */
     while (write(c->doorbell, &one, sizeof(one)) < 0 && errno == EINTR)
         ;
@@ -182,14 +184,22 @@ int mcl_hand_back(struct mcshm *c)
     int res = extents_back(c);
 
     if (res == 0)
+        MCS_FAILPOINT(extents_back);
+    if (res == 0)
         res = queues_back(c);
+    if (res == 0)
+        MCS_FAILPOINT(queues_back);
     /* a withdrawal under way has taken them back, and the agent may have lived to forget the name */
     if (res == 0 && c->calling != MCS_MSG_WITHDRAW)
         res = buffers_back(c);
     if (res == 0)
         res = segments_back(c);
     if (res == 0)
+        MCS_FAILPOINT(resume_send);
+    if (res == 0)
         res = hand(c, MCS_MSG_RESUME, &m, -1, "the session");
+    if (res == 0)
+        MCS_FAILPOINT(resume_answered);
     if (res == 0)
         resumed(c);
     return res == -ENOENT ? -EPROTO : res;

@@ -10,6 +10,8 @@
  *           caller  the mix to a segment of another host, at the client's agent
  *           called  the same, at the segment owner's agent
  *           loss    the same, one connection lost on the way, at either agent
+ *           restart the mix, under mcshmd --supervise
+ *           resume  an agent that dies under it, and the next one
  *           meta    a name in the cluster's metadata, published and withdrawn
  * fails   1: MCS_FAIL(), the call site takes an errno
  */
@@ -159,6 +161,36 @@
     X(kill_asked, agent, loss, 0, "the peer is about to be asked for a connection's end")          \
     X(kill_served, agent, loss, 0, "a peer asked for a connection's end")                          \
     X(kill_confirmed, agent, loss, 0, "the peer has confirmed it")                                 \
+    /* ---- agent: its ledger, and a later life that takes over ---- */                            \
+    X(ledger_grow, agent, restart, 1, "the ledger is about to grow")                               \
+    X(ledger_chunk, agent, restart, 0, "it has grown, the new part is of no kind yet")             \
+    X(ledger_filled, agent, restart, 0, "a record is filled, and not valid yet")                   \
+    X(ledger_added, agent, restart, 0, "it is valid, what it names was given to nobody")           \
+    X(ledger_dropped, agent, restart, 0, "a record is not valid any more, what it named is there") \
+    X(ledger_named, agent, restart, 0, "a name is written, and does not hold yet")                 \
+    X(recovery_session, agent, resume, 1, "a session of an earlier life is about to be made")      \
+    X(recovery_sessions, agent, resume, 0, "all are made, what they had is not")                   \
+    X(recovery_begun, agent, resume, 0, "what they had is known, nobody may come back yet")        \
+    X(restore_region, agent, resume, 1, "a client is back, its region not mapped")                 \
+    X(restore_arrived, agent, resume, 0, "it is mapped, the client does not know")                 \
+    X(restore_extent, agent, resume, 1, "an extent came back, not mapped")                         \
+    X(restore_entered, agent, resume, 0, "it is in its session's table")                           \
+    X(restore_queue, agent, resume, 1, "a queue came back, not mapped")                            \
+    X(restore_queued, agent, resume, 0, "it is mapped, no engine has it")                          \
+    X(resume_asked, agent, resume, 0, "all came back, others are awaited")                         \
+    X(restore_left, agent, resume, 0, "what did not come back is given up")                        \
+    X(resume_given, agent, resume, 0, "a queue is given to its engine")                            \
+    X(resume_done, agent, resume, 0, "engines have all queues, the client does not know")          \
+    /* ---- library: a later agent ---- */                                                         \
+    X(agent_lost, library, resume, 0, "the agent is gone")                                         \
+    X(restore_send, library, resume, 1, "connected to a later one, nothing said")                  \
+    X(restore_sent, library, resume, 0, "the session is claimed")                                  \
+    X(restore_welcome, library, resume, 0, "it was granted, nothing handed back")                  \
+    X(extents_back, library, resume, 0, "extents are handed back, queues are not")                 \
+    X(queues_back, library, resume, 0, "queues are handed back, buffers are not")                  \
+    X(resume_send, library, resume, 0, "all is handed back")                                       \
+    X(resume_answered, library, resume, 0, "queues run again, tasks are judged as before")         \
+    X(resume_told, library, resume, 0, "tasks are judged anew, sleepers sleep")                    \
     /* ---- agent: metadata ---- */                                                                \
     X(lease_granted, agent, meta, 1, "a lease is answered, and not noted")                         \
     X(lease_renewed, agent, meta, 1, "a lease's renewal is answered")                              \

@@ -9,7 +9,7 @@
  *   mixclient SOCKET mix NAME [far][once][second] does everything once, and again what failed
  *   mixclient x points x                  lists the failpoints of agent and library
  *
- * owner and beside end with 0 at "end" or the end of stdin. mix ends with 0 when all went well, with 3
+ * owner and beside try again what a restart of the agent has cost, and end with 0 at "end" or the end of stdin. mix ends with 0 when all went well, with 3
  * when something was refused or failed with a cause, said so ("refused: ..."), and went well when it was
  * tried again (not with `once`), with 1 when a byte, a descriptor or a mapping was wrong or a call hung.
  *
@@ -39,6 +39,7 @@
 #define BUFFER (BESIDE_AT + BESIDE + GUARD) /* published */
 #define GUARD_BYTE 0xa5
 #define WAIT_US 30000000 /* whatever takes so long hangs */
+#define TRIES 500u       /* of a task that an agent's restart has cost */
 #define POLLS 20000u     /* in a row, then a wait */
 #define SMALL 256u
 #define MIDDLE (64u << 10)
@@ -224,7 +225,7 @@ static bool run(enum how how, const mcshm_request *r, bool poll_it)
     mcshm_task_status t;
     char text[64];
 
-    for (unsigned tries = 0; tries < 3; tries++) {
+    for (unsigned tries = 0; tries < TRIES; tries++) {
         if (!run_once(how, r, poll_it, &t))
             return false;
         if (t.state == MCSHM_STATE_COMPLETED) {
@@ -234,8 +235,10 @@ static bool run(enum how how, const mcshm_request *r, bool poll_it)
             return true;
         }
         snprintf(text, sizeof(text), "task ended in state %d", (int)t.state);
-        if (!refused(t.error, text, mcshm_strerror(t.error)))
+        if (!refused(t.error, text, mcshm_strerror(t.error)) ||
+            (tries > 2 && t.error != MCSHM_AGENT_RESTARTED))
             return false;
+        usleep(20000); /* the owner may not be back yet */
     }
     return false;
 }
@@ -433,7 +436,13 @@ static bool all_once(const char *name, uint8_t *private, int memfd)
     TRY(mcshm_buffer_publish(c, back, LANE, MCSHM_ACCESS_READ | MCSHM_ACCESS_MAP_READ, &address));
     TRY(mcshm_segment_open(c, name, &s));
     TRY(mcshm_segment_open(c, own_name, &own));
-    TRY(mcshm_segment_describe(c, s, &buffer, &n));
+    for (unsigned tries = 0; tries < TRIES; tries++) {
+        n = 1;
+        TRY(mcshm_segment_describe(c, s, &buffer, &n));
+        if (n != 0)
+            break;
+        usleep(20000); /* its owner is on its way back to a later agent */
+    }
     if (n == 0 || buffer.size != BUFFER)
         wrong("segment '%s' has %zu buffers, the first of %llu bytes", name, n,
               (unsigned long long)buffer.size);
@@ -605,8 +614,7 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[2], "mix") == 0)
         return mix(argv[1], argv[3]);
-    once = true;
     if (strcmp(argv[2], "owner") == 0 ? own(argv[1], argv[3]) : go_beside(argv[1], argv[3]))
-        return refusals == 0 ? 0 : 3;
+        return 0;
     return 3;
 }
