@@ -37,13 +37,14 @@ cleanup() {
 }
 trap cleanup EXIT
 trap 'exit 130' INT TERM
+trap 'echo "deb-check.sh: failed, see above"' ERR
 
 echo "== a fresh Debian 12"
 if ! debootstrap --variant=minbase ${BASE_TARBALL:+--unpack-tarball="$BASE_TARBALL"} bookworm "$root/system" >"$root/log" 2>&1; then
     tail -n 5 "$root/log"
     skip "debootstrap could not fetch a system"
 fi
-mkdir "$root/system/packages"
+mkdir "$root/system/packages" "$root/system/check"
 cp "${packages[@]}" "$root/system/packages"
 rm -f "$root"/system/packages/*-dbgsym_*
 cp -L /etc/resolv.conf "$root/system/etc/resolv.conf"
@@ -57,14 +58,24 @@ cp scripts/deb-inside.sh "$root/system/inside.sh"
 # shellcheck disable=SC2016
 sed -n '/^```c$/,/^```$/p' README.md | sed '1d;$d' >"$root/system/move.c"
 
+cp tests/scenario/survivor.c "$root/system/survivor.c"
+
+inside() { # install or remove
+    # shellcheck disable=SC2016
+    unshare --mount --pid --fork --kill-child bash -euo pipefail -c '
+        mount --make-rprivate /
+        mount -t proc proc "$1/proc"
+        mount --bind "$1/proc/sys" "$1/proc/sys"
+        mount -o remount,bind,ro "$1/proc/sys"
+        mount -t sysfs -o ro sysfs "$1/sys"
+        mount -t tmpfs tmpfs "$1/run"
+        mount --rbind /dev "$1/dev"
+        exec chroot "$1" /bin/bash /inside.sh "$2"' bash "$root/system" "$1"
+}
+inside install
+echo "== booting it ($SECONDS s)"
 code=0
-# shellcheck disable=SC2016
-unshare --mount --pid --fork --kill-child bash -euo pipefail -c '
-    mount --make-rprivate /
-    mount -t proc proc "$1/proc"
-    mount -t sysfs -o ro sysfs "$1/sys"
-    mount -t tmpfs tmpfs "$1/run"
-    mount --rbind /dev "$1/dev"
-    exec chroot "$1" /bin/bash /inside.sh' bash "$root/system" || code=$?
-[ $code -eq 0 ] || echo "deb-check.sh: failed with $code, see above"
-exit $code
+scripts/deb-boot.sh "$root/system" || code=$?
+[ $code -eq 0 ] || [ $code -eq 77 ] || exit $code
+inside remove
+echo "== all is well ($SECONDS s)"
