@@ -60,8 +60,15 @@ class Confined(Agent):
         super().__init__("peer.listen=127.0.0.1:0", "meta.backend=p2p", "agent.socket=/run/mcshm/s", *settings, start=False)
         with open(self.dir + "/c.ini", "w") as f:
             f.write("[task]\ndeadline_ms = 20000\n")
+        # what systemd would hear from it
+        self.notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.notified.bind(self.dir + "/notify")
+        self.notified.settimeout(PATIENCE)
+        os.chmod(self.dir + "/notify", 0o666)
         self.prefix = [sys.executable, "-B", os.path.join(ROOT, "tests/scenario/confined.py"), unit, self.dir]
+        os.environ.update(NOTIFY_SOCKET="/run/mcshm/notify", WATCHDOG_USEC="1000000")
         self.start()
+        del os.environ["NOTIFY_SOCKET"], os.environ["WATCHDOG_USEC"]
         self.at = re.search(r"other agents reach this one at (\S+),", self.text())[1]
 
     def command(self, *more):
@@ -69,6 +76,9 @@ class Confined(Agent):
 
 
 a, b = Confined(), Confined()
+for word in ("READY=1", "WATCHDOG=1"):  # Type=notify, WatchdogSec
+    while word not in a.notified.recv(4096).decode().split("\n"):
+        pass
 status = dict(line.split(":", 1) for line in open(f"/proc/{a.process.pid}/status"))
 equal([status[k].strip().lstrip("0") for k in ("CapPrm", "CapEff", "CapBnd", "CapAmb")], [""] * 4, "capabilities")
 equal(status["Uid"].split(), [str(confined.UID)] * 4, "users")
