@@ -219,6 +219,8 @@ struct mcshm {
 #define MCL_TASK_CALLER 0x1u /* copied in the caller's thread: ended when submitted */
 #define MCL_TASK_STAGED 0x2u /* through private memory's shadow */
 #define MCL_TASK_OPEN 0x4u   /* staged, and not yet settled by mcl_stage_finish() */
+/* The session's life (mcshm.restarts) at submission, its low half, in the upper half. */
+#define MCL_TASK_LIFE(restarts) ((uint32_t)(restarts) << 16)
 
 /* Private half of a slot. */
 struct mcl_task {

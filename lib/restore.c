@@ -218,12 +218,16 @@ void mcl_regrant(struct mcshm *c)
 uint64_t mcl_task_lost(const struct mcshm_queue *q, uint32_t slot)
 {
     const struct mcl_task *t = &q->tasks[slot];
+    /* acquire: pairs with the release in resumed() */
+    uint32_t restarts = mcs_load_acquire(&q->c->restarts);
     uint64_t word;
 
-    /* acquire: pairs with the release in resumed() */
-    if (mcs_load_acquire(&q->c->restarts) == 0 || (t->flags & MCL_TASK_CALLER) != 0)
+    if (restarts == 0 || (t->flags & MCL_TASK_CALLER) != 0)
         return 0;
-    if (mcs_load_relaxed(&q->lost) == 0 && (int32_t)(t->place - mcs_load_relaxed(&q->resumed)) >= 0)
+    /* What was submitted since then is not lost, wherever its place has wrapped to. */
+    if (mcs_load_relaxed(&q->lost) == 0 &&
+        (t->flags >> 16 == (restarts & 0xffff) ||
+         (int32_t)(t->place - mcs_load_relaxed(&q->resumed)) >= 0))
         return 0;
     /* nobody fills the slot any more; but somebody may have since the last look */
     word = mcs_slot_peek(&q->shm, slot);

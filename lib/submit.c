@@ -21,6 +21,7 @@ struct submission {
     uint32_t staged;    /* of these on private memory */
     uint32_t submitted; /* time, as descriptors have it */
     uint32_t place;     /* in the ring, of the first */
+    uint32_t life;      /* of the session, as tasks note it */
     struct mcl_caller caller;
 };
 
@@ -74,7 +75,8 @@ static mcshm_status begin(struct submission *s, mcshm_queue *q, mcshm_batch batc
     if (n > q->nfree)
         return full(q, MCSHM_NO_SLOTS);
     s->submitted = (uint32_t)(mcs_ticks() >> q->c->tick_shift);
-    s->place = q->shm.ring->prod.tail; /* written by this thread alone */
+    s->place = q->shm.ring->prod.tail;                          /* written by this thread alone */
+    s->life = MCL_TASK_LIFE(mcs_load_relaxed(&q->c->restarts)); /* partner: resumed(), restore.c */
     return MCSHM_OK;
 }
 
@@ -150,7 +152,7 @@ static struct mcl_task *next_task(struct submission *s, const mcshm_request *r, 
     t = &q->tasks[*slot];
     if (__builtin_expect(++t->generation == 0, 0))
         t->generation = 1;
-    t->flags = 0;
+    t->flags = s->life;
     t->cookie = r->cookie;
     t->length = length;
     t->args = MCS_ARGS_NONE;
@@ -252,7 +254,7 @@ static mcshm_status set_local(struct submission *s, const mcshm_request *r,
     if (__builtin_expect(range->staged == NULL, 1))
         return MCSHM_OK;
     s->staged++;
-    s->q->tasks[slot].flags = MCL_TASK_STAGED;
+    s->q->tasks[slot].flags |= MCL_TASK_STAGED;
     return mcl_stage_prepare(s->q, slot, d, range->staged, r->local);
 }
 

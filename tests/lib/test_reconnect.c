@@ -147,6 +147,32 @@ Test(reconnect, places_in_the_ring_may_wrap)
     tear_down(&w);
 }
 
+/* Half of all places on, a fresh task's would look like one before the restart. */
+Test(reconnect, nothing_is_lost_two_thousand_million_tasks_later)
+{
+    const uint32_t far = (1u << 31) + 3;
+    struct world w = {0};
+    struct mcs_desc d[2];
+    mcshm_batch b;
+
+    set_up(&w, NULL);
+    later_kill(&w.a);
+    await_restarts(&w, 1);
+    /* as after so many descriptors */
+    w.q->shm.ring->prod.head = w.q->shm.ring->prod.tail = far;
+    w.q->shm.ring->cons.head = w.q->shm.ring->cons.tail = far;
+    w.a.consumer.head = w.a.consumer.published = *w.a.consumer.taken = far;
+    b = submit(&w, 2, 2);
+    expect_task(&w, b, 0, MCSHM_STATE_WAITING, MCSHM_OK);
+    take(&w, d, 2);
+    end(&w, &d[0], MCS_STATE_COMPLETED, 1);
+    expect_task(&w, b, 1, MCSHM_STATE_WAITING, MCSHM_OK);
+    end(&w, &d[1], MCS_STATE_COMPLETED, 2);
+    cr_assert_eq(mcshm_batch_wait(w.q, b, -1), MCSHM_OK);
+    expect_task(&w, b, 1, MCSHM_STATE_COMPLETED, MCSHM_OK);
+    tear_down(&w);
+}
+
 Test(reconnect, submits_and_polls_go_on_while_it_is_away)
 {
     struct world w = {0};
