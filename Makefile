@@ -28,8 +28,6 @@ OPT ?= -O2
 ifeq ($(SAN),fuzz)
 SANFLAGS := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer \
             -DMCS_TICKS_SIMULATED -w
-else ifeq ($(SAN),coverage)
-SANFLAGS := -fsanitize=fuzzer-no-link -fprofile-instr-generate -fcoverage-mapping -DMCS_TICKS_SIMULATED -w
 else
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN)$(if $(filter address,$(SAN)),$(comma)undefined -fno-sanitize-recover=undefined) -fno-omit-frame-pointer)
 endif

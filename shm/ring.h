@@ -10,7 +10,8 @@
  *
  * What was taken is counted outside of the ring, too, before any of it is executed
  * (mcs_doorbell.taken): an agent that takes over from one that was killed goes on
- * there, and the client learns which of its descriptors were in the dead one's hands.
+ * there, and the client learns which of its descriptors were in the dead one's hands
+ * (tests/model/restart.pml).
  */
 #ifndef MCS_RING_H
 #define MCS_RING_H

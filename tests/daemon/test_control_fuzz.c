@@ -11,7 +11,7 @@
 #elif defined(__SANITIZE_ADDRESS__)
 #define ROUNDS 200
 #else
-#define ROUNDS 300
+#define ROUNDS 1500
 #endif
 
 TestSuite(control_fuzz, .timeout = 200, .fini = fuzz_control_fini);

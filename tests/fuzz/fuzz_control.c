@@ -4,7 +4,9 @@
  * and damaged ones, in any order, cut short or too long, with descriptors of the wrong kinds; they
  * do not read their replies, write into what they were given, hang up at any point. Between them
  * an honest client must be answered, and when all have gone nothing may be left of them: sessions,
- * extents, names, queues, memory of the pool, descriptors.
+ * extents, names, queues, memory of the pool, descriptors. Half of the inputs begin after the death of
+ * an earlier agent: two of its sessions are in limbo, and clients hand back what they have kept, or what
+ * they have not.
  *
  * The agent is all there but its sockets and its loop, which is played here step by step, its engine
  * too. Built for libFuzzer by tests/fuzz/run; tests/daemon/test_control_fuzz.c runs the same entry in
@@ -23,6 +25,7 @@
 #include "daemon/fault.h"
 #include "daemon/log.h"
 #include "input.h"
+#include "limbo.h"
 
 #define CLIENTS 4u
 #define KEPT 4u /* handles of a kind that a client remembers */
@@ -45,7 +48,57 @@ struct client {
 
 static struct mcd_agent *agent;
 static struct client clients[CLIENTS + 1]; /* the last one is honest */
+static uint64_t address;                   /* of the buffer that was published last */
 #define HONEST (&clients[CLIENTS])
+
+/* ---- a worker without a thread ------------------------------------------------------- */
+
+/* In the place of daemon/worker.c: what takes long is done at once, so that an input does the same each
+ * time; its end is told as late as ever. */
+struct mcd_worker {
+    struct mcd_job *done, **last;
+    int notify_fd;
+};
+
+int mcd_worker_create(int notify_fd, struct mcd_worker **out)
+{
+    struct mcd_worker *w = calloc(1, sizeof(*w));
+
+    fz_must(w != NULL, "no memory");
+    w->last = &w->done;
+    w->notify_fd = notify_fd;
+    *out = w;
+    return 0;
+}
+
+void mcd_worker_submit(struct mcd_worker *w, struct mcd_job *job)
+{
+    const uint64_t one = 1;
+
+    job->run(job);
+    job->next = NULL;
+    *w->last = job;
+    w->last = &job->next;
+    fz_must(write(w->notify_fd, &one, sizeof(one)) == (ssize_t)sizeof(one), "eventfd");
+}
+
+void mcd_worker_reap(struct mcd_worker *w, void *context)
+{
+    while (w->done != NULL) {
+        struct mcd_job *job = w->done;
+
+        w->done = job->next;
+        if (w->done == NULL)
+            w->last = &w->done;
+        job->done(job, context);
+    }
+}
+
+void mcd_worker_destroy(struct mcd_worker *w, void *context)
+{
+    mcd_worker_reap(w, context);
+    free(w);
+}
 
 /* ---- the agent --------------------------------------------------------------------- */
 
@@ -74,6 +127,7 @@ static void make_agent(void)
     agent->config.queue_batches = 16;
     agent->config.queue_args_size = 16384;
     agent->config.queues_per_session = 3;
+    agent->config.recovery_s = 1;
     agent->incarnation = 4711;
     agent->tick_hz = o.tick_hz;
     agent->tick_shift = o.tick_shift;
@@ -136,6 +190,7 @@ static void pump(int wait_ms)
     for (int i = 0; i < agent->nevents; i++)
         dispatch(&events[i]);
     agent->nevents = 0;
+    (void)mcd_alarms_run(agent, mcd_now_ns());
     for (int i = 0; i < 70; i++)
         mcd_engine_turn(agent->engines[0]);
     (void)mcd_sessions_poll(agent);
@@ -222,12 +277,14 @@ static int take_reply(struct client *c)
             remember(c->queues, m.b.queue_open_reply.queue_id, 0);
             break;
         case MCS_MSG_SEGMENT_OPEN:
-            remember(c->segments, m.b.segment_open_reply.segment, 0);
+        case MCS_MSG_OPEN_BACK:
+            remember(c->segments, m.b.segment_open_reply.segment, address);
             break;
         case MCS_MSG_BUFFER_ADD:
             for (unsigned i = 0; i < CLIENTS; i++) /* addresses are no secret */
                 for (unsigned k = 0; k < KEPT; k++)
                     clients[i].segments[k].at = m.b.buffer_reply.address;
+            address = m.b.buffer_reply.address;
             break;
         case MCS_MSG_MAP:
             remember(c->grants, m.b.map_reply.grant, 0);
@@ -280,6 +337,31 @@ static int one_of_a_pair(bool is_socket)
         return -1;
     close(pair[1]);
     return pair[0];
+}
+
+/* Whose memory the client has kept, when there was an agent before. */
+static unsigned kept_of(const struct client *c)
+{
+    return (unsigned)(c - clients) % LIMBO_SESSIONS;
+}
+
+/* What belongs to the message; -1: there is no such thing. */
+static int right_fd(const struct client *c, const struct mcs_msg *m)
+{
+    const struct limbo_kept *k = &limbo_kept[kept_of(c)];
+
+    if (agent->recovery.ledger == NULL)
+        return -1;
+    switch (m->h.type) {
+    case MCS_MSG_RESTORE:
+        return dup(k->region);
+    case MCS_MSG_EXTENT_BACK:
+        return dup(k->extents[m->b.extent_back.extent % LIMBO_EXTENTS]);
+    case MCS_MSG_QUEUE_BACK:
+        return dup(k->queue);
+    default:
+        return -1;
+    }
 }
 
 /* Announced: what the message says of its size. */
@@ -417,6 +499,37 @@ static void fill_body(struct client *c, struct mcs_msg *m, struct fz *z)
     case MCS_MSG_QUERY:
         m->b.query.what = fz_u8(z) % 8u;
         break;
+    case MCS_MSG_RESTORE:
+        m->b.restore.abi_version = fz_u8(z) < 0xf8 ? MCS_ABI_VERSION : fz_u8(z);
+        m->b.restore.session_incarnation = LIMBO_SESSION(kept_of(c)) + (fz_u8(z) >= 0xf0);
+        break;
+    case MCS_MSG_EXTENT_BACK:
+        m->b.extent_back.extent = some_id(&(struct handle){.id = LIMBO_HANDLE(fz_u8(z) % 2u)}, z);
+        m->b.extent_back.size = fz_u8(z) < 0xf0 ? LIMBO_EXTENT_SIZE : fz_number(z);
+        break;
+    case MCS_MSG_ALLOCS_BACK:
+        m->b.allocs_back.extent = some_id(&(struct handle){.id = LIMBO_HANDLE(fz_u8(z) % 2u)}, z);
+        m->b.allocs_back.count = (uint32_t)fz_number(z);
+        for (unsigned i = 0, n = fz_u8(z) % 8u; i < n; i++) {
+            m->b.allocs_back.allocs[i].offset = fz_number(z) * (i % 2 == 0 ? MCS_LINE : 1);
+            m->b.allocs_back.allocs[i].size = fz_number(z);
+        }
+        break;
+    case MCS_MSG_QUEUE_BACK:
+        m->b.queue_back = (struct mcs_msg_queue_back){
+            .queue_id = fz_u8(z) < 0xf0 ? LIMBO_QUEUE : fz_u8(z),
+            .depth = fz_u8(z) < 0xf0 ? 16 : (uint32_t)fz_number(z),
+            .slots = 32,
+            .batches = 8,
+            .args_size = 4096,
+        };
+        break;
+    case MCS_MSG_OPEN_BACK:
+        h = pick(c->segments, z);
+        m->b.open_back.segment = fz_u8(z) < 0x80 ? LIMBO_HANDLE(5 + fz_u8(z) % 4u) : some_id(h, z);
+        m->b.open_back.incarnation = LIMBO_SEGMENT(fz_u8(z) % 2u) + (fz_u8(z) >= 0xf0);
+        some_name(m->b.open_back.name, sizeof(m->b.open_back.name), z);
+        break;
     default:
         fz_take(z, &m->b, fz_u8(z));
         break;
@@ -458,7 +571,8 @@ static void send_message(struct client *c, uint16_t type, struct fz *z)
     } u;
     size_t n = mcs_msg_request_size(type);
     uint8_t damage = fz_u8(z), how = 0;
-    unsigned nfds = type == MCS_MSG_REGISTER;
+    unsigned nfds = type == MCS_MSG_REGISTER || type == MCS_MSG_RESTORE ||
+                    type == MCS_MSG_EXTENT_BACK || type == MCS_MSG_QUEUE_BACK;
     int fds[5];
 
     memset(&u, 0, sizeof(u));
@@ -494,7 +608,9 @@ static void send_message(struct client *c, uint16_t type, struct fz *z)
     u.m.h.length = damage == 0xff ? (uint32_t)fz_number(z) : (uint32_t)n;
     for (unsigned i = 0; i < nfds; i++) {
         how = fz_u8(z);
-        fds[i] = some_fd(c, how, type == MCS_MSG_REGISTER ? u.m.b.reg.size : 4096);
+        fds[i] = how < 0xd0 ? right_fd(c, &u.m) : -1;
+        if (fds[i] < 0)
+            fds[i] = some_fd(c, how, type == MCS_MSG_REGISTER ? u.m.b.reg.size : 4096);
         fz_must(fds[i] >= 0, "a descriptor of kind %u: %s", how % 12u, strerror(errno));
     }
     send_raw(c, u.bytes, n, fds, nfds);
@@ -555,7 +671,7 @@ static void act(struct fz *z)
         break;
     case 3:
         for (unsigned i = 0; i <= what >> 6; i++)
-            pump(1);
+            pump(0);
         break;
     case 4:
         pump(0);
@@ -584,7 +700,7 @@ static void ask(void)
             "the honest client lost its agent");
     while ((status = take_reply(HONEST)) < 0) {
         fz_must(mcd_now_ns() < end, "the honest client gets no answer");
-        pump(1);
+        pump(0);
     }
     fz_must(status == MCS_INVALID_HANDLE, "the honest client was told %d", status);
 }
@@ -597,7 +713,7 @@ static bool all_gone(unsigned fds)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct fz z = {.at = data, .end = data + size};
-    uint64_t end;
+    uint64_t end, next_address;
     unsigned fds;
 
     if (agent == NULL) {
@@ -607,12 +723,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fds = open_fds();
     for (unsigned i = 0; i < CLIENTS; i++)
         clients[i].fd = -1;
+    next_address = agent->pool.next_address;
+    if ((fz_u8(&z) & 1) != 0)
+        limbo_begin(agent, &z);
     arrive(HONEST);
     greet(HONEST);
     end = mcd_now_ns() + PATIENCE_NS;
     while (HONEST->replies == 0) {
         fz_must(mcd_now_ns() < end, "the honest client is not greeted");
-        pump(1);
+        pump(0);
         (void)take_reply(HONEST);
     }
     for (unsigned acts = 0; !fz_empty(&z) && acts < ACTS; acts++)
@@ -620,11 +739,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ask();
     for (unsigned i = 0; i <= CLIENTS; i++)
         leave(&clients[i]);
+    for (struct mcd_session *s = agent->sessions; s != NULL; s = s->next)
+        if (s->socket < 0) /* nobody came for it, and its process would have to die */
+            mcd_session_end(s, NULL);
     end = mcd_now_ns() + PATIENCE_NS;
+    while (agent->sessions != NULL && mcd_now_ns() < end)
+        pump(0);
+    if (agent->recovery.ledger != NULL)
+        limbo_end(agent);
+    agent->pool.next_address = next_address;
     while (!all_gone(fds)) {
         fz_must(mcd_now_ns() < end, "left over: %u sessions, %llu bytes, %d descriptors",
                 agent->nsessions, (unsigned long long)agent->pool.used, (int)(open_fds() - fds));
-        pump(1);
+        pump(0);
     }
     fz_must(agent->nsessions == 0 && agent->segments == NULL, "names are left");
     fz_must(agent->pool.extents == NULL && agent->queue_memory == 0, "memory is left");

@@ -28,6 +28,7 @@
 #define INBOX MCS_INBOX_SIZE_MIN
 #define TASKS 6u /* of the honest session at a time */
 #define PROGRESS 20000u
+#define SLICE_MIN 4096u /* what the configuration allows */
 #define AREAS 7u
 
 /* Handles as sessions have them: index, and a salt above it. */
@@ -628,7 +629,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     mcd_log_set_level(-1);
     if (engine == NULL)
         engine = make_engine();
-    engine->o.slice = 256u << fz_u8(&z) % 8;
+    engine->o.slice = SLICE_MIN << fz_u8(&z) % 4;
     engine->turn = 1;
     create(&w, engine);
     command(&w, MCD_COMMAND_ADD, &w.good);
