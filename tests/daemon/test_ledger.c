@@ -17,7 +17,7 @@
 #include "daemon/log.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define LOOK_EVERY 97 /* instructions; there are many more of them */
+#define LOOK_EVERY 997 /* instructions; there are many more of them */
 #else
 #define LOOK_EVERY 7
 #endif
