@@ -30,6 +30,7 @@ head_of() { # name, section, one line, synopsis
     printf '.SH DESCRIPTION\nA client of\n.BR mcshmd (8)\nlike any other.\n.PP\n'
     "$programs/mcshm" help | verbatim
     printf '.SH EXIT STATUS\n0: done; 1: it could not be done, and a sentence says why; 2: wrong command line.\n'
+    printf 'What doctor found is said by a status of its own, see above.\n'
     printf '.SH FILES\n.TP\n.I /run/mcshm/mcshmd.sock\nthe agent'\''s socket\n'
     printf '.SH SEE ALSO\n.BR mcshmd (8),\n.BR mcshmd.ini (5),\n.BR mcshm\\-bench (1),\n.BR mcshm (3)\n'
 } >"$out/man1/mcshm.1"

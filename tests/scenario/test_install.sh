@@ -49,7 +49,7 @@ done
 "$B/bin/mcshm" help | sed -n 's/^  \([a-z-]*\) .*/\1/p' | while read -r word; do
     grep -qE "^  $(roff "$(roff "$word")") " "$pages/man1/mcshm.1" || fail "mcshm(1) lacks $word"
 done
-for word in ring copy kv net share; do
+for word in $("$B/bin/mcshm-bench" --help | sed -n 's/^  mcshm-bench \([a-z]*\) .*/\1/p'); do
     grep -qx ".SS $word" "$pages/man1/mcshm-bench.1" || fail "mcshm-bench(1) lacks $word"
 done
 grep -oE '\bmcshm_[a-z_]+\(' lib/mcshm.h | sort -u | while read -r call; do
