@@ -33,7 +33,7 @@ struct mcd_agent {
     struct mcd_engine *engines[MCD_ENGINES_MAX];
     unsigned nengines, next_engine;
     struct mcd_pool pool;
-    struct mcd_worker *worker;
+    struct mcd_worker *worker, *quick; /* large memory; what a session begins with */
     struct mcd_admin *admin;
     bool network;                  /* engines have transports that reach beyond this host */
     struct mcd_cluster *cluster;   /* other agents; NULL: [peer] listen = off */
@@ -59,18 +59,17 @@ struct mcd_agent {
     struct mcd_stats stats;
     struct mcd_session *sessions;
     struct mcd_segment *segments; /* those with a name */
-    unsigned nsessions;
+    unsigned nsessions, nadmitted;
     struct mcd_tenants tenants;
     uint64_t queue_memory; /* bytes of all queues: shared and the engines' private half */
     uint32_t next_session;
 
     /* counters of the control thread */
     uint64_t accepted, refused, ended, protocol_errors, version_errors, unmapped_refused,
-        fault_ends, requests;
+        fault_ends, requests, descriptors_unwanted;
     uint64_t refusals[MCS_STATUS_COUNT]; /* control requests refused, by status */
     uint64_t revoke_timeouts;
-    /* of queues that are gone */
-    uint64_t caller_tasks, caller_bytes, staged_tasks, staged_bytes;
+    struct mcd_reported reported; /* of queues that are gone */
 };
 
 uint64_t mcd_now_ns(void);      /* CLOCK_MONOTONIC */
@@ -80,6 +79,10 @@ uint64_t mcd_incarnation(void); /* a fresh random number, never 0 */
 int mcd_control_init(struct mcd_agent *a, char *error, size_t error_size);
 void mcd_control_run(struct mcd_agent *a);
 void mcd_control_fini(struct mcd_agent *a);
+/* Who makes and frees such memory: what is small does not wait behind what is large. */
+struct mcd_worker *mcd_worker_of(struct mcd_agent *a, uint64_t page_size, uint64_t size);
+/* Unmaps and closes a region of ordinary pages that nobody uses any more. */
+void mcd_reap_region(struct mcd_agent *a, void *map, uint64_t size, int fd);
 /* What an epoll entry stands for; kept in epoll_event.data as a tagged pointer. */
 enum mcd_source {
     MCD_SOURCE_LISTEN,

@@ -74,6 +74,10 @@ static const struct mcd_key keys[] = {
      "most queues that one session may open", true},
     {"session", "max", NUMBER, K(sessions), "1024", 1, 16384, NULL, "sessions",
      "most sessions at a time", true},
+    {"session", "max_allocs", NUMBER, K(max_allocs), "65536", 1, 1u << 26, NULL, "allocations",
+     "most allocations that one session may have; each takes some 100 bytes of the agent's own "
+     "memory",
+     true},
     {"session", "inbox_size", SIZE, K(inbox_size), "256K", MCS_INBOX_SIZE_MIN, MCS_INBOX_SIZE_MAX,
      NULL, "bytes", "notifications that wait for one client; a power of two", true},
     {"local", "caller_max", SIZE, K(caller_max), "64K", 0, TiB(1), NULL, "bytes",

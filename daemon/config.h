@@ -49,6 +49,7 @@ struct mcd_config {
     uint64_t queue_args_size;
     uint64_t queues_per_session;
     uint64_t sessions;
+    uint64_t max_allocs;
     uint64_t inbox_size;
     uint64_t caller_max;
     uint64_t stream_min;

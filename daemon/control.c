@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "closer.h"
 #include "cluster.h"
 #include "fault.h"
 #include "log.h"
@@ -27,9 +28,11 @@
 #include "shm/failpoint.h"
 
 #define BACKLOG 256
-#define LOOK_MS 1000                 /* a look at all sessions at least so often */
-#define STOP_NS UINT64_C(5000000000) /* how long a clean stop may take */
-#define DRAIN_NS UINT64_C(100000000) /* and what is under way before a restart */
+#define LOOK_MS 1000                   /* a look at all sessions at least so often */
+#define QUICK_MAX (UINT64_C(16) << 20) /* bytes; more than that takes long to populate */
+#define CLOSE_MS 1000                  /* what clients passed gets so long to be closed */
+#define STOP_NS UINT64_C(5000000000)   /* how long a clean stop may take */
+#define DRAIN_NS UINT64_C(100000000)   /* and what is under way before a restart */
 
 uint64_t mcd_now_ns(void)
 {
@@ -177,7 +180,14 @@ static int open_signals(struct mcd_agent *a)
     return mcd_control_watch(a, a->signal_fd, MCD_SOURCE_SIGNAL, NULL);
 }
 
-/* Freeing memory in the worker's thread, in turn with making it. */
+/* ---- memory ---------------------------------------------------------------------- */
+
+struct mcd_worker *mcd_worker_of(struct mcd_agent *a, uint64_t page_size, uint64_t size)
+{
+    return page_size <= 4096 && size <= QUICK_MAX ? a->quick : a->worker;
+}
+
+/* Freeing memory in a worker's thread, extents in turn with making them. */
 struct reap_job {
     struct mcd_job job;
     void *map;
@@ -200,9 +210,8 @@ static void reap_done(struct mcd_job *job, void *context)
     free(job);
 }
 
-static void reap(void *context, void *map, uint64_t size, int fd)
+static void reap(struct mcd_worker *w, void *map, uint64_t size, int fd)
 {
-    struct mcd_agent *a = context;
     struct reap_job *r = calloc(1, sizeof(*r));
 
     if (r == NULL) { /* then here and now */
@@ -212,7 +221,19 @@ static void reap(void *context, void *map, uint64_t size, int fd)
     }
     *r = (struct reap_job){
         .job = {.run = run_reap, .done = reap_done}, .map = map, .size = size, .fd = fd};
-    mcd_worker_submit(a->worker, &r->job);
+    mcd_worker_submit(w, &r->job);
+}
+
+static void reap_extent(void *context, void *map, uint64_t size, int fd)
+{
+    struct mcd_agent *a = context;
+
+    reap(a->worker, map, size, fd);
+}
+
+void mcd_reap_region(struct mcd_agent *a, void *map, uint64_t size, int fd)
+{
+    reap(mcd_worker_of(a, 4096, size), map, size, fd);
 }
 
 int mcd_control_init(struct mcd_agent *a, char *error, size_t error_size)
@@ -243,10 +264,12 @@ int mcd_control_init(struct mcd_agent *a, char *error, size_t error_size)
         res = MCS_FAIL(start_worker);
     if (res == 0)
         res = mcd_worker_create(a->event_fd, &a->worker);
+    if (res == 0)
+        res = mcd_worker_create(a->event_fd, &a->quick);
     if (res != 0)
         goto error;
     mcd_stats_create(a);
-    a->pool.reap = reap;
+    a->pool.reap = reap_extent;
     a->pool.reap_context = a;
     if (a->config.admin_mode != MCD_ADMIN_OFF) {
         res = mcd_admin_create(a, &a->admin, error, error_size);
@@ -343,6 +366,7 @@ static void dispatch(struct mcd_agent *a, const struct epoll_event *ev)
     case MCD_SOURCE_EVENT:
         drain(a->event_fd);
         mcd_worker_reap(a->worker, a);
+        mcd_worker_reap(a->quick, a);
         mcd_resolvers_reap(a);
         mcd_cluster_poll(a);
         mcd_mooncake_poll(a->mooncake);
@@ -497,8 +521,10 @@ void mcd_control_fini(struct mcd_agent *a)
     mcd_resolvers_destroy(a);
     if (a->admin != NULL)
         mcd_admin_destroy(a->admin);
-    if (a->worker != NULL)
-        mcd_worker_destroy(a->worker, a);
+    mcd_worker_destroy(a->worker, a);
+    mcd_worker_destroy(a->quick, a);
+    if (!mcd_closer_drain(CLOSE_MS))
+        mcd_warning("descriptors of clients do not close; leaving them to the kernel");
     mcd_tenants_fini(&a->tenants);
     if (a->bound && a->recovery.before == 0)
         unlink(a->config.socket); /* the start has failed */

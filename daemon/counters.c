@@ -41,6 +41,7 @@ const struct mcd_counter mcd_counter_list[] = {
     C(requests, "Control requests"),
     C(requests_refused, "Control requests answered with an error"),
     C(protocol_errors, "Malformed control messages"),
+    C(descriptors_unwanted, "Descriptors of clients that were closed unused"),
     C(version_errors, "Clients refused for their version"),
     C(unmapped_refused,
       "Clients refused because the agent's user namespace does not map their user"),
@@ -163,17 +164,16 @@ static void mooncake_totals(const struct mcd_agent *a, struct mcd_totals *t)
 
 void mcd_totals(struct mcd_agent *a, struct mcd_totals *t)
 {
+    struct mcd_reported reported = a->reported;
+
     *t = (struct mcd_totals){
-        .caller_tasks = a->caller_tasks,
-        .caller_bytes = a->caller_bytes,
-        .staged_tasks = a->staged_tasks,
-        .staged_bytes = a->staged_bytes,
         .sessions_accepted = a->accepted,
         .sessions_refused = a->refused,
         .sessions_ended = a->ended,
         .sessions_thrown_out = a->fault_ends,
         .requests = a->requests,
         .protocol_errors = a->protocol_errors,
+        .descriptors_unwanted = a->descriptors_unwanted,
         .version_errors = a->version_errors,
         .unmapped_refused = a->unmapped_refused,
         .revoke_timeouts = a->revoke_timeouts,
@@ -208,14 +208,13 @@ void mcd_totals(struct mcd_agent *a, struct mcd_totals *t)
     net_totals(a, t);
     cluster_totals(a, t);
     mooncake_totals(a, t);
-    for (const struct mcd_session *s = a->sessions; s != NULL; s = s->next) {
-        for (const struct mcd_queue *q = s->queues; q != NULL; q = q->next) {
-            t->caller_tasks += mcs_load_relaxed(&q->shm.doorbell->caller_tasks);
-            t->caller_bytes += mcs_load_relaxed(&q->shm.doorbell->caller_bytes);
-            t->staged_tasks += mcs_load_relaxed(&q->shm.doorbell->staged_tasks);
-            t->staged_bytes += mcs_load_relaxed(&q->shm.doorbell->staged_bytes);
-        }
-    }
+    for (const struct mcd_session *s = a->sessions; s != NULL; s = s->next)
+        for (const struct mcd_queue *q = s->queues; q != NULL; q = q->next)
+            mcd_queue_reported(q, &reported);
+    t->caller_tasks = reported.caller_tasks;
+    t->caller_bytes = reported.caller_bytes;
+    t->staged_tasks = reported.staged_tasks;
+    t->staged_bytes = reported.staged_bytes;
 }
 
 uint64_t mcd_counter_value(const struct mcd_totals *t, size_t index)

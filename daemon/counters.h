@@ -11,8 +11,8 @@ struct mcd_totals {
     uint64_t notifications, inbox_full, futex_wakes, broken_queues, memory_faults, engine_sleeps;
     uint64_t caller_tasks, caller_bytes, staged_tasks, staged_bytes;
     uint64_t sessions_accepted, sessions_refused, sessions_ended, sessions_thrown_out;
-    uint64_t requests, requests_refused, protocol_errors, version_errors, unmapped_refused,
-        revoke_timeouts;
+    uint64_t requests, requests_refused, protocol_errors, descriptors_unwanted, version_errors;
+    uint64_t unmapped_refused, revoke_timeouts;
     uint64_t page_fallbacks, memory_refused;
     uint64_t restarts, sessions_restored, sessions_lost, restores_refused;
     uint64_t peer_connects, peer_connects_failed, peer_auth_failures, peer_version_refused;

@@ -122,6 +122,7 @@ struct mcd_queue {
     uint32_t id;
     int fd, guard;
     struct mcd_queue *next;          /* of the session */
+    uint64_t opened;                 /* ns; 0: by an earlier agent */
     uint64_t quiet_at;               /* ns: when it was last seen without a caller's copy */
     uint64_t memory;                 /* bytes it counts for in the agent's queue_memory */
     struct mcd_command leave;        /* while the session ends; or while it comes back */

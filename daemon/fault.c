@@ -9,7 +9,9 @@
 
 #include "shm/atomic.h"
 
-#define ENTRIES 65536
+/* Each is a mapping, of which a process may have 65530 (vm.max_map_count) by default: some are left for
+ * the process itself and for the zero pages below. */
+#define ENTRIES 49152
 
 /* Written by the control thread, read by the handler in any thread: base last (release),
  * pairs with the acquire in the handler. */

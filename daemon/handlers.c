@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "closer.h"
 #include "cluster.h"
 #include "fault.h"
 #include "handlers.h"
@@ -126,7 +127,8 @@ static int record_session(struct mcd_session *s)
     return s->record != NULL ? 0 : -ENOMEM;
 }
 
-static int make_session_region(struct mcd_session *s)
+/* The memory that the worker has made becomes the session's. */
+static int take_session_region(struct mcd_session *s)
 {
     struct mcd_agent *a = s->agent;
     struct mcs_session_header h = {
@@ -136,27 +138,23 @@ static int make_session_region(struct mcd_session *s)
         .tick_hz = a->tick_hz,
         .tick_shift = a->tick_shift,
     };
-    uint64_t size = mcs_session_region_size(a->config.inbox_size);
-    void *mem;
-    int res;
+    const struct mcd_extent_job *job = &s->op.making;
+    int res = job->res;
 
-    s->doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (s->doorbell < 0)
-        return -errno;
-    res = MCS_FAIL(hello_region);
-    if (res == 0)
-        res = mcs_region_create("mcshm-session", size, 0, -1, NULL, &s->region_fd, &mem);
     if (res != 0)
         return res;
-    s->region_guard = MCS_FAIL(hello_guard);
-    if (s->region_guard == 0)
-        s->region_guard = mcd_fault_add(mem, size);
-    if (s->region_guard < 0) {
-        mcs_region_unmap(mem, size);
-        close(s->region_fd);
-        return s->region_guard;
+    res = MCS_FAIL(hello_region);
+    if (res == 0)
+        res = MCS_FAIL(hello_guard);
+    if (res == 0)
+        res = s->region_guard = mcd_fault_add(job->map, job->size);
+    if (res < 0) {
+        mcs_region_unmap(job->map, job->size);
+        close(job->fd);
+        return res;
     }
-    mcs_session_region_create(&s->region, mem, a->config.inbox_size, &h);
+    s->region_fd = job->fd;
+    mcs_session_region_create(&s->region, job->map, a->config.inbox_size, &h);
     return 0;
 }
 
@@ -185,11 +183,27 @@ void mcd_reply_hello(struct mcd_session *s, const int *fds, unsigned nfds)
     mcd_session_reply(s, &m, sizeof(*r), fds, nfds);
 }
 
+static void greet(struct mcd_session *s)
+{
+    int fds[2];
+    int res = take_session_region(s);
+
+    if (res == 0)
+        res = record_session(s);
+    if (res != 0) {
+        mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for the session: %s", strerror(-res));
+        mcd_session_end(s, "no memory for it");
+        return;
+    }
+    s->greeted = true;
+    fds[0] = s->region_fd;
+    fds[1] = s->doorbell;
+    mcd_reply_hello(s, fds, 2);
+}
+
 static void mcd_on_hello(struct mcd_session *s, struct mcs_msg *m)
 {
     struct mcd_agent *a = s->agent;
-    int fds[2];
-    int res;
 
     if (m->b.hello.abi_version != MCS_ABI_VERSION) {
         a->version_errors++;
@@ -210,11 +224,11 @@ static void mcd_on_hello(struct mcd_session *s, struct mcs_msg *m)
         mcd_session_end(s, NULL);
         return;
     }
-    if (a->nsessions > a->config.sessions) {
+    if (a->nadmitted >= a->config.sessions) {
         a->refused++;
         mcd_session_refuse(s, MCS_LIMIT,
                            "%u sessions are open, [session] max is %llu: close some or raise it",
-                           a->nsessions - 1, (unsigned long long)a->config.sessions);
+                           a->nadmitted, (unsigned long long)a->config.sessions);
         mcd_session_end(s, NULL);
         return;
     }
@@ -230,20 +244,20 @@ static void mcd_on_hello(struct mcd_session *s, struct mcs_msg *m)
                            "the client's name has control characters or is not UTF-8");
         return;
     }
-    snprintf(s->name, sizeof(s->name), "%s", m->b.hello.name);
-    res = make_session_region(s);
-    if (res == 0)
-        res = record_session(s);
-    if (res != 0) {
-        mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for the session: %s", strerror(-res));
-        mcd_session_end(s, "no memory for it");
+    s->doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (s->doorbell < 0) {
+        mcd_session_refuse(s, MCS_NO_MEMORY, "no doorbell for the session: %s", strerror(errno));
+        mcd_session_end(s, "no doorbell for it");
         return;
     }
-    s->greeted = true;
+    snprintf(s->name, sizeof(s->name), "%s", m->b.hello.name);
+    s->admitted = true;
     s->account->sessions++;
-    fds[0] = s->region_fd;
-    fds[1] = s->doorbell;
-    mcd_reply_hello(s, fds, 2);
+    a->nadmitted++;
+    s->op.making = (struct mcd_extent_job){.size = mcs_session_region_size(a->config.inbox_size),
+                                           .kind = {.page_size = 4096, .node = -1},
+                                           .fd = -1};
+    mcd_make(s, greet);
 }
 
 /* ---- queues ---------------------------------------------------------------------- */
@@ -270,15 +284,17 @@ static bool job_is_done(struct mcd_session *s)
     return s->op.job_done;
 }
 
-/* Makes memory in the worker's thread, then goes on with `then`. The session cannot go away
+/* Makes memory in a worker's thread, the small ones not behind the large, then goes on with `then`. The session cannot go away
  * in between: its end waits for the operation. */
 void mcd_make(struct mcd_session *s, void (*then)(struct mcd_session *s))
 {
+    const struct mcd_extent_job *job = &s->op.making;
+
     s->op.job_done = false;
     s->op.job.run = run_making;
     s->op.job.done = job_done;
     mcd_session_defer(s, job_is_done, then);
-    mcd_worker_submit(s->agent->worker, &s->op.job);
+    mcd_worker_submit(mcd_worker_of(s->agent, job->kind.page_size, job->size), &s->op.job);
 }
 
 static void queue_opened(struct mcd_session *s)
@@ -292,6 +308,7 @@ static void queue_opened(struct mcd_session *s)
         mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for one more queue in its engine");
         return;
     }
+    q->opened = mcd_now_ns();
     q->next = s->queues;
     s->queues = q;
     s->nqueues++;
@@ -727,6 +744,6 @@ void mcd_session_handle(struct mcd_session *s, struct mcs_msg *m, int *fds, unsi
             break; /* mcs_msg_request_size() knows no other */
         }
     }
-    for (unsigned i = 0; i < nfds; i++)
-        close(fds[i]);
+    s->agent->descriptors_unwanted += nfds;
+    mcd_closer_put(s->uid, fds, nfds);
 }

@@ -28,7 +28,7 @@ void mcd_session_refuse_limit(struct mcd_session *s, enum mcd_limit what, uint64
 /* A name as it came over the wire: terminated, not empty, UTF-8 without control characters. */
 bool mcd_good_name(const char *name);
 
-/* Makes op.making in the worker's thread, then goes on with `then`. The session cannot go away
+/* Makes op.making in a worker's thread, then goes on with `then`. The session cannot go away
  * in between: its end waits for the operation. */
 void mcd_make(struct mcd_session *s, void (*then)(struct mcd_session *s));
 

@@ -121,6 +121,7 @@ static void extent_made(struct mcd_session *s)
         refuse_memory(s, res, s->op.length);
         return;
     }
+    s->nallocs++;
     reply_extent(s, e, offset, true);
 }
 
@@ -171,6 +172,13 @@ void mcd_on_alloc(struct mcd_session *s, struct mcs_msg *m)
                                           : "this agent has cpu and cpu:N (NUMA node)");
         return;
     }
+    if (s->nallocs >= s->agent->config.max_allocs) {
+        mcd_session_refuse(s, MCS_LIMIT,
+                           "%u allocations of this session are live, [session] max_allocs is %llu: "
+                           "free some, or allocate more at once and divide it up",
+                           s->nallocs, (unsigned long long)s->agent->config.max_allocs);
+        return;
+    }
     for (uint32_t i = 0; i < MCD_TABLE_SIZE && s->nextents != 0; i++) {
         struct mcd_extent *e = s->extents[i];
 
@@ -179,6 +187,7 @@ void mcd_on_alloc(struct mcd_session *s, struct mcs_msg *m)
         /* the extent begins at a hugepage's border: larger alignment is the address's matter */
         if ((e->address & (align - 1)) == 0 &&
             mcd_alloc_take(e->alloc, r.size, align, &offset) == 0) {
+            s->nallocs++;
             reply_extent(s, e, offset, false);
             return;
         }
@@ -249,6 +258,7 @@ static void freed(struct mcd_session *s)
 
     MCS_FAILPOINT(extent_freed);
     mcd_alloc_give(s->op.extent->alloc, s->op.offset);
+    s->nallocs--;
     if (s->op.last) {
         mcd_extent_forget(&s->agent->pool, s->op.extent);
         mcd_extent_put(&s->agent->pool, s->op.extent);

@@ -208,6 +208,10 @@ void mcd_on_allocs_back(struct mcd_session *s, struct mcs_msg *m)
         refuse(s, MCS_INVALID_ARGUMENT, "want 1 to 128 allocations in a message");
         return;
     }
+    if ((uint64_t)s->nallocs + r->count > s->agent->config.max_allocs) {
+        refuse(s, MCS_LIMIT, "more allocations than [session] max_allocs");
+        return;
+    }
     while (i < r->count && mcd_alloc_take_at(e->alloc, r->allocs[i].offset, r->allocs[i].size) == 0)
         i++;
     if (i < r->count) {
@@ -217,6 +221,7 @@ void mcd_on_allocs_back(struct mcd_session *s, struct mcs_msg *m)
                "allocations must lie in the extent, overlap none, and come in rising order");
         return;
     }
+    s->nallocs += i;
     mcd_reply_empty(s);
 }
 

@@ -145,15 +145,23 @@ static void withdrawn(struct mcd_session *s)
     mcd_reply_taken(s, 0, &m);
 }
 
+/* Nobody reaches the memory any more. Others may take the name once the metadata has let go of it,
+ * which it has a limited time for. */
+static void unreachable(struct mcd_session *s)
+{
+    mcd_session_defer(s, is_answered, withdrawn);
+}
+
 void mcd_on_withdraw(struct mcd_session *s)
 {
     if (!s->segment->named) {
         mcd_session_refuse(s, MCS_NOT_FOUND, "this session has published no segment");
         return;
     }
+    s->op.answered = s->agent->cluster == NULL;
     mcd_session_withdraw(s, &s->op.old);
     s->op.extent = NULL;
-    mcd_take_away(s, withdrawn);
+    mcd_take_away(s, unreachable);
 }
 
 /* The own extent and range that a buffer request names; refuses and returns NULL when bad. */

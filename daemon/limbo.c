@@ -179,6 +179,8 @@ static struct mcd_session *make_session(struct mcd_agent *a, struct mcd_ledger_s
     if (pidfd >= 0)
         mcd_control_watch(a, pidfd, MCD_SOURCE_SESSION, s);
     mcd_session_link(s);
+    s->admitted = true;
+    a->nadmitted++;
     enter_name(s);
     l->timer = (struct mcd_alarm){.fire = give_up, .context = s};
     if (lives < 0)

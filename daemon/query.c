@@ -205,6 +205,7 @@ static void sessions(struct mcd_agent *a, const struct mcd_session *asker, cJSON
     cJSON *list = cJSON_AddArrayToObject(root, "sessions");
 
     for (const struct mcd_session *s = a->sessions; s != NULL; s = s->next) {
+        struct mcd_reported own = {0};
         uint64_t tasks = 0, bytes = 0;
         cJSON *o;
 
@@ -218,18 +219,18 @@ static void sessions(struct mcd_agent *a, const struct mcd_session *asker, cJSON
         add_tenant(a, o, "tenant", s->tenant);
         add_hex(o, "incarnation", s->incarnation);
         add_u64(o, "queues", s->nqueues);
+        add_u64(o, "allocations", s->nallocs);
         add_u64(o, "extents", s->nextents);
         add_u64(o, "memory", s->memory);
         add_u64(o, "open_segments", s->nopens);
         add_u64(o, "mappings", s->ngrants);
         for (const struct mcd_queue *q = s->queues; q != NULL; q = q->next) {
-            tasks += mcs_load_relaxed(&q->stats->sums.tasks) +
-                     mcs_load_relaxed(&q->shm.doorbell->caller_tasks);
-            bytes += mcs_load_relaxed(&q->stats->sums.bytes) +
-                     mcs_load_relaxed(&q->shm.doorbell->caller_bytes);
+            tasks += mcs_load_relaxed(&q->stats->sums.tasks);
+            bytes += mcs_load_relaxed(&q->stats->sums.bytes);
+            mcd_queue_reported(q, &own);
         }
-        add_u64(o, "tasks", tasks);
-        add_u64(o, "bytes", bytes);
+        add_u64(o, "tasks", tasks + own.caller_tasks);
+        add_u64(o, "bytes", bytes + own.caller_bytes);
         cJSON_AddBoolToObject(o, "ending", s->ending);
         cJSON_AddBoolToObject(o, "limbo", s->limbo != NULL);
         cJSON_AddItemToArray(list, o);

@@ -11,11 +11,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "closer.h"
 #include "cluster.h"
 #include "fault.h"
 #include "log.h"
 #include "quiet.h"
-#include "shm/region.h"
 #include "shm/failpoint.h"
 #include "tenant.h"
 
@@ -30,7 +30,8 @@
 #define HELLO_NS UINT64_C(5000000000) /* a connection must greet within this */
 #define SEND_TRIES 3u                 /* of a reply, while the kernel is short of memory */
 #define MESSAGES_A_TURN 16            /* of one session, then the others' turn */
-#define UNGREETED_MAX 64u /* connections beyond [session] max that may be refused politely */
+#define UNGREETED_MAX 64u /* connections that have not greeted, or were refused politely */
+#define ENDING_MAX 256u   /* and those on their way out */
 
 /* ---- birth ----------------------------------------------------------------------- */
 
@@ -81,14 +82,34 @@ static int find_account(struct mcd_session *s, gid_t gid)
     return res;
 }
 
+/* Connections at a time: those who come back have two for a moment. */
+static unsigned connections_max(const struct mcd_agent *a)
+{
+    return (unsigned)a->config.sessions + UNGREETED_MAX + a->recovery.away;
+}
+
+/* The oldest connection that has not greeted gives way to a new one, which may be quicker. */
+static bool make_room(struct mcd_agent *a)
+{
+    struct mcd_session *oldest = NULL;
+
+    for (struct mcd_session *s = a->sessions; s != NULL; s = s->next)
+        if (!s->greeted && !s->ending && !s->op.active)
+            oldest = s;
+    if (oldest == NULL)
+        return false;
+    a->refused++;
+    mcd_session_end(oldest, "did not greet while others waited");
+    return a->nsessions < connections_max(a) + ENDING_MAX;
+}
+
 void mcd_session_accept(struct mcd_agent *a, int socket)
 {
     struct ucred cred = {.pid = 0, .uid = (uid_t)-1, .gid = (gid_t)-1};
     socklen_t n = sizeof(cred);
     struct mcd_session *s = NULL;
 
-    /* those who come back have two for a moment */
-    if (a->nsessions >= a->config.sessions + UNGREETED_MAX + a->recovery.away) {
+    if (a->nsessions >= connections_max(a) && !make_room(a)) {
         a->refused++;
         goto error;
     }
@@ -120,6 +141,7 @@ void mcd_session_accept(struct mcd_agent *a, int socket)
         mcd_control_watch(a, s->pidfd, MCD_SOURCE_SESSION, s);
     mcd_session_link(s);
     a->accepted++;
+    mcd_session_readable(s); /* who has greeted already need not fear to give way */
     return;
 
 error:
@@ -128,7 +150,7 @@ error:
     if (s != NULL && s->account != NULL)
         mcd_tenant_put(&a->tenants, s->account);
     free(s);
-    close(socket);
+    mcd_closer_put(cred.uid, &socket, 1); /* it may have mail already, with descriptors */
 }
 
 /* ---- mail ------------------------------------------------------------------------ */
@@ -191,14 +213,20 @@ void mcd_session_refuse(struct mcd_session *s, uint32_t status, const char *form
 void mcd_session_readable(struct mcd_session *s)
 {
     struct mcs_msg m;
-    int fds[MCS_MSG_FDS_MAX];
+    int fds[MCS_MSG_FDS_ALL];
     unsigned nfds;
     int res;
 
     for (int i = 0; i < MESSAGES_A_TURN && !s->ending && !s->op.active; i++) {
-        res = mcs_msg_recv(s->socket, &m, fds, &nfds);
+        bool choked = mcd_closer_choked(s->uid);
+
+        res = mcs_msg_recv_all(s->socket, &m, fds, choked ? 0 : MCS_MSG_FDS_ALL, &nfds);
         if (res == -EAGAIN || res == -EINTR || is_shortage(res))
             break; /* what is still there is told again */
+        if (res != 0) {
+            s->agent->descriptors_unwanted += nfds;
+            mcd_closer_put(s->uid, fds, nfds);
+        }
         if (res == -EPIPE) {
             mcd_session_end(s, NULL);
         } else if (res == -EPROTONOSUPPORT) {
@@ -213,9 +241,11 @@ void mcd_session_readable(struct mcd_session *s)
         } else if (res == -EMFILE) {
             s->request_type = m.h.type;
             s->request_id = m.h.id;
-            mcd_session_refuse(s, MCS_LIMIT,
-                               "the agent has no file descriptor left for the one that came along: "
-                               "raise its limit (ulimit -n, LimitNOFILE=)");
+            mcd_session_refuse(s, MCS_LIMIT, "%s",
+                               choked ? "earlier descriptors of this user still wait to be closed: "
+                                        "pass memfds only, or see what keeps them"
+                                      : "the agent has no file descriptor left for the one that "
+                                        "came along: raise its limit (ulimit -n, LimitNOFILE=)");
         } else if (res != 0) {
             s->agent->protocol_errors++;
             mcd_session_end(s, "sent a malformed message");
@@ -311,8 +341,11 @@ void mcd_session_unname(struct mcd_session *s)
 
 static void unregistered(void *context, const struct mcm_result *result)
 {
-    (void)context;
+    struct mcd_session *s = context;
+
     (void)result; /* the metadata tries on until the name or its lease is gone */
+    if (s != NULL)
+        s->op.answered = true; /* it cannot go away: its end waits for its operation */
 }
 
 void mcd_session_withdraw(struct mcd_session *s, struct mcd_snapshot **old)
@@ -323,7 +356,8 @@ void mcd_session_withdraw(struct mcd_session *s, struct mcd_snapshot **old)
     if (seg->named && a->cluster != NULL)
         MCS_FAILPOINT(meta_withdraw);
     if (seg->named && a->cluster != NULL)
-        mcm_unregister(a->cluster->meta, seg->name, seg->incarnation, unregistered, NULL);
+        mcm_unregister(a->cluster->meta, seg->name, seg->incarnation, unregistered,
+                       s->ending ? NULL : s);
     mcd_session_unname(s);
     mcd_segment_clear(seg, old);
     MCS_FAILPOINT(withdrawn);
@@ -387,6 +421,33 @@ static void unwatch_doorbell(struct mcd_session *s)
     s->watched = 0;
 }
 
+static void add_reported(struct mcd_reported *sum, const struct mcd_reported *r)
+{
+    sum->caller_tasks += r->caller_tasks;
+    sum->caller_bytes += r->caller_bytes;
+    sum->staged_tasks += r->staged_tasks;
+    sum->staged_bytes += r->staged_bytes;
+}
+
+/* Added up as far as it can be true: no client makes a copy each nanosecond, or moves a page in one. */
+void mcd_queue_reported(const struct mcd_queue *q, struct mcd_reported *sum)
+{
+    const struct mcs_doorbell *d = q->shm.doorbell;
+    uint64_t tasks_max = mcd_now_ns() - q->opened, bytes_max = tasks_max * 4096;
+    /* relaxed: only counts, and the client writes what it likes */
+    struct mcd_reported r = {
+        .caller_tasks = mcs_load_relaxed(&d->caller_tasks),
+        .caller_bytes = mcs_load_relaxed(&d->caller_bytes),
+        .staged_tasks = mcs_load_relaxed(&d->staged_tasks),
+        .staged_bytes = mcs_load_relaxed(&d->staged_bytes),
+    };
+
+    if (r.caller_tasks > tasks_max || r.staged_tasks > tasks_max || r.caller_bytes > bytes_max ||
+        r.staged_bytes > bytes_max)
+        return;
+    add_reported(sum, &r);
+}
+
 void mcd_session_free_queue(struct mcd_session *s, struct mcd_queue *q)
 {
     struct mcd_queue **link = &s->queues;
@@ -398,11 +459,11 @@ void mcd_session_free_queue(struct mcd_session *s, struct mcd_queue *q)
         s->nqueues--;
     }
     if (q->shm.doorbell != NULL) {
-        s->agent->caller_tasks += mcs_load_relaxed(&q->shm.doorbell->caller_tasks);
-        s->agent->caller_bytes += mcs_load_relaxed(&q->shm.doorbell->caller_bytes);
-        s->account->caller_bytes_gone += mcs_load_relaxed(&q->shm.doorbell->caller_bytes);
-        s->agent->staged_tasks += mcs_load_relaxed(&q->shm.doorbell->staged_tasks);
-        s->agent->staged_bytes += mcs_load_relaxed(&q->shm.doorbell->staged_bytes);
+        struct mcd_reported r = {0};
+
+        mcd_queue_reported(q, &r);
+        add_reported(&s->agent->reported, &r);
+        s->account->caller_bytes_gone += r.caller_bytes;
     }
     s->agent->queue_memory -= q->memory;
     s->account->queues--;
@@ -416,8 +477,8 @@ void mcd_session_free_queue(struct mcd_session *s, struct mcd_queue *q)
     if (q->guard >= 0)
         mcd_fault_remove(q->guard);
     if (q->shm.header != NULL)
-        mcs_region_unmap(q->shm.header, q->shm.total_size);
-    if (q->fd >= 0)
+        mcd_reap_region(s->agent, q->shm.header, q->shm.total_size, q->fd);
+    else if (q->fd >= 0)
         close(q->fd);
     free(q);
 }
@@ -476,15 +537,14 @@ static void free_session(struct mcd_session *s)
     mcd_segment_put(s->segment);
     if (s->region.header != NULL) {
         mcd_fault_remove(s->region_guard);
-        mcs_region_unmap(s->region.header, s->region.total_size);
-        close(s->region_fd);
+        mcd_reap_region(a, s->region.header, s->region.total_size, s->region_fd);
     }
     if (s->doorbell >= 0)
         close(s->doorbell);
     if (s->pidfd >= 0)
         close(s->pidfd);
     if (s->socket >= 0)
-        close(s->socket);
+        mcd_closer_put(s->uid, &s->socket, 1); /* with unread mail, and the descriptors in it */
     if (s->prev != NULL)
         s->prev->next = s->next;
     else
@@ -493,8 +553,9 @@ static void free_session(struct mcd_session *s)
         s->next->prev = s->prev;
     a->nsessions--;
     mcd_session_hold(s, -(int64_t)s->memory);
-    s->account->sessions -= s->greeted;
+    s->account->sessions -= s->admitted;
     mcd_tenant_put(&a->tenants, s->account);
+    a->nadmitted -= s->admitted;
     mcd_debug("session %u: gone", s->id);
     free(s);
 }
@@ -549,8 +610,8 @@ static const char *fault_of(const struct mcd_session *s)
 /* Why must this session end? NULL when it need not. */
 static const char *complaint(const struct mcd_session *s, uint64_t now, bool faults)
 {
-    if (!s->greeted)
-        return now - s->since > HELLO_NS ? "did not greet in 5 s" : NULL;
+    if (!s->greeted) /* while its region is being made it has */
+        return !s->op.active && now - s->since > HELLO_NS ? "did not greet in 5 s" : NULL;
     if (mcs_load_acquire(&s->inbox_error) != 0) /* partner: deliver() in task.c */
         return "its inbox words are impossible";
     for (const struct mcd_queue *q = s->queues; q != NULL; q = q->next)

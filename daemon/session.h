@@ -72,6 +72,11 @@ struct mcd_operation {
     struct mcd_extent_job making;
 };
 
+/* What the client of a queue says that it copied by itself. */
+struct mcd_reported {
+    uint64_t caller_tasks, caller_bytes, staged_tasks, staged_bytes;
+};
+
 struct mcd_session {
     /* for engines */
     struct mcd_extent *extents[MCD_TABLE_SIZE]; /* acquire / release */
@@ -90,6 +95,7 @@ struct mcd_session {
     struct mcd_session *prev, *next;
     uint32_t id, salt;
     int socket, pidfd, doorbell, region_fd, region_guard;
+    bool admitted; /* counts against [session] max */
     bool greeted, ending;
     pid_t pid;
     uid_t uid;
@@ -101,13 +107,13 @@ struct mcd_session {
     struct mcd_limbo *limbo;           /* while it is not all back; NULL: it is */
     bool restored;                     /* from an earlier agent */
     struct mcd_queue *queues;
-    uint32_t nqueues, next_queue, nextents, nopens, ngrants, next_grant;
+    uint32_t nqueues, next_queue, nextents, nallocs, nopens, ngrants, next_grant;
     struct mcd_grant *grants;
-    uint64_t memory;                     /* bytes of its extents and mappings */
-    uint64_t requests;                   /* control messages */
-    struct mcs_stats_session *stats;     /* in the stats file; NULL: none */
-    uint64_t caller_tasks, caller_bytes; /* of queues that are gone */
-    uint64_t watched;                    /* engines that watch its doorbell, by bit */
+    uint64_t memory;                 /* bytes of its extents and mappings */
+    uint64_t requests;               /* control messages */
+    struct mcs_stats_session *stats; /* in the stats file; NULL: none */
+    struct mcd_reported reported;    /* of queues that are gone */
+    uint64_t watched;                /* engines that watch its doorbell, by bit */
     struct mcd_operation op;
     uint16_t request_type;
     uint32_t request_id;
@@ -143,6 +149,9 @@ void mcd_session_refuse(struct mcd_session *s, uint32_t status, const char *form
 /* Begins the session's operation, or its next stage, with a grace period from now on. */
 void mcd_session_defer(struct mcd_session *s, bool (*ready)(struct mcd_session *s),
                        void (*finish)(struct mcd_session *s));
+
+/* Adds what a queue's client says, as far as it can be true. */
+void mcd_queue_reported(const struct mcd_queue *q, struct mcd_reported *sum);
 
 /* A queue's memory and the agent's half of it go; no engine has it any more. */
 void mcd_session_free_queue(struct mcd_session *s, struct mcd_queue *q);

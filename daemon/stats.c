@@ -213,17 +213,15 @@ static void give_session(struct mcd_session *s)
 static void refresh_session(struct mcd_session *s)
 {
     struct mcs_stats_session *row = s->stats;
-    uint64_t tasks = s->caller_tasks, bytes = s->caller_bytes;
+    struct mcd_reported sum = s->reported;
 
-    for (const struct mcd_queue *q = s->queues; q != NULL; q = q->next) {
-        tasks += mcs_load_relaxed(&q->shm.doorbell->caller_tasks);
-        bytes += mcs_load_relaxed(&q->shm.doorbell->caller_bytes);
-    }
+    for (const struct mcd_queue *q = s->queues; q != NULL; q = q->next)
+        mcd_queue_reported(q, &sum);
     mcs_store_relaxed(&row->queues, s->nqueues);
     mcs_store_relaxed(&row->extents, s->nextents);
     mcs_store_relaxed(&row->memory, s->memory);
-    mcs_store_relaxed(&row->caller_tasks, tasks);
-    mcs_store_relaxed(&row->caller_bytes, bytes);
+    mcs_store_relaxed(&row->caller_tasks, sum.caller_tasks);
+    mcs_store_relaxed(&row->caller_bytes, sum.caller_bytes);
 }
 
 void mcd_stats_refresh(struct mcd_agent *a)
@@ -304,10 +302,8 @@ void mcd_stats_queue_gone(struct mcd_session *s, struct mcd_queue *q)
     struct mcd_stats *stats = &s->agent->stats;
     uint32_t at;
 
-    if (q->shm.doorbell != NULL) {
-        s->caller_tasks += mcs_load_relaxed(&q->shm.doorbell->caller_tasks);
-        s->caller_bytes += mcs_load_relaxed(&q->shm.doorbell->caller_bytes);
-    }
+    if (q->shm.doorbell != NULL)
+        mcd_queue_reported(q, &s->reported);
     if (q->stats == NULL || q->stats == &q->own_stats)
         return;
     if (s->stats != NULL) {

@@ -137,16 +137,18 @@ void mcd_tenants_fini(struct mcd_tenants *all)
 void mcd_tenant_sum(const struct mcd_tenant *t, const struct mcd_session *sessions,
                     struct mcd_tenant_sums *out)
 {
-    *out = (struct mcd_tenant_sums){
-        .tasks = t->tasks_gone, .bytes = t->bytes_gone, .caller_bytes = t->caller_bytes_gone};
+    struct mcd_reported reported = {.caller_bytes = t->caller_bytes_gone};
+
+    *out = (struct mcd_tenant_sums){.tasks = t->tasks_gone, .bytes = t->bytes_gone};
     for (const struct mcd_session *s = sessions; s != NULL; s = s->next) {
         for (const struct mcd_queue *q = s->account == t ? s->queues : NULL; q != NULL;
              q = q->next) {
             out->tasks += mcs_load_relaxed(&q->stats->sums.tasks);
             out->bytes += mcs_load_relaxed(&q->stats->sums.bytes);
-            out->caller_bytes += mcs_load_relaxed(&q->shm.doorbell->caller_bytes);
+            mcd_queue_reported(q, &reported);
         }
     }
+    out->caller_bytes = reported.caller_bytes;
 }
 
 bool mcd_tenant_allows(struct mcd_tenant *t, enum mcd_limit what, uint64_t have, uint64_t more)

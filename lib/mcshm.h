@@ -268,7 +268,9 @@ mcshm_status mcshm_unregister(mcshm *c, void *address);
  * without control characters. One name per connection. EXISTS: a living session has that name.
  */
 mcshm_status mcshm_segment_publish(mcshm *c, const char *name, uint32_t flags);
-/* Takes the name and all buffers back; returns when no transfer can reach them. */
+/* Takes the name and all buffers back; returns when no transfer can reach them, and when the cluster's
+ * metadata has let go of the name: while that is out of order after [meta] timeout_ms, and the name
+ * is free once its lease has run out. */
 mcshm_status mcshm_segment_withdraw(mcshm *c);
 
 /*

@@ -60,6 +60,11 @@ union fd_space {
     struct cmsghdr align;
 };
 
+union all_fds_space {
+    char bytes[CMSG_SPACE(sizeof(int) * MCS_MSG_FDS_ALL)];
+    struct cmsghdr align;
+};
+
 int mcs_msg_send(int sock, struct mcs_msg *m, size_t body_size, const int *fds, unsigned nfds)
 {
     struct iovec iov = {.iov_base = m, .iov_len = sizeof(m->h) + body_size};
@@ -91,12 +96,9 @@ int mcs_msg_send(int sock, struct mcs_msg *m, size_t body_size, const int *fds, 
     return 0;
 }
 
-/* Takes the descriptors out of a received message; too many are closed. */
-static int take_fds(struct msghdr *mh, int *fds, unsigned *nfds)
+/* Takes the descriptors out of a received message. */
+static void take_fds(struct msghdr *mh, int *fds, unsigned max, unsigned *nfds)
 {
-    int res = 0;
-
-    *nfds = 0;
     for (struct cmsghdr *c = CMSG_FIRSTHDR(mh); c != NULL; c = CMSG_NXTHDR(mh, c)) {
         size_t n;
 
@@ -107,44 +109,52 @@ static int take_fds(struct msghdr *mh, int *fds, unsigned *nfds)
             int fd;
 
             memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
-            if (*nfds < MCS_MSG_FDS_MAX) {
+            if (*nfds < max)
                 fds[(*nfds)++] = fd;
-            } else {
-                close(fd);
-                res = -EPROTO;
-            }
+            else
+                close(fd); /* there was no room for it: the kernel gives no more than that */
         }
     }
-    return res;
 }
 
-int mcs_msg_recv(int sock, struct mcs_msg *m, int *fds, unsigned *nfds)
+int mcs_msg_recv_all(int sock, struct mcs_msg *m, int *fds, unsigned max, unsigned *nfds)
 {
     struct iovec iov = {.iov_base = m, .iov_len = sizeof(*m)};
-    union fd_space space;
-    struct msghdr mh = {.msg_iov = &iov,
-                        .msg_iovlen = 1,
-                        .msg_control = space.bytes,
-                        .msg_controllen = sizeof(space.bytes)};
+    union all_fds_space space;
+    struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
     ssize_t n;
-    int res;
+    int res = 0;
 
+    *nfds = 0;
+    if (max > MCS_MSG_FDS_ALL)
+        max = MCS_MSG_FDS_ALL;
+    if (max != 0) {
+        mh.msg_control = space.bytes;
+        mh.msg_controllen = CMSG_SPACE(sizeof(int) * max);
+    }
     n = recvmsg(sock, &mh, MSG_CMSG_CLOEXEC);
     if (n < 0)
         return errno == ECONNRESET ? -EPIPE : -errno;
-    res = take_fds(&mh, fds, nfds);
-    if (res == 0 && n == 0)
+    take_fds(&mh, fds, max, nfds);
+    if (n == 0)
         res = -EPIPE;
     if (res == 0 && ((mh.msg_flags & MSG_TRUNC) != 0 || (size_t)n < sizeof(m->h) ||
                      m->h.magic != MCS_MSG_MAGIC))
         res = -EPROTO;
     if (res == 0 && m->h.version != MCS_MSG_VERSION)
         res = -EPROTONOSUPPORT;
-    if (res == 0 && (m->h.length != (size_t)n || m->h.zero != 0))
+    if (res == 0 && (m->h.length != (size_t)n || m->h.zero != 0 || *nfds > MCS_MSG_FDS_MAX))
         res = -EPROTO;
     /* cut off before there were too many: this process had no number left for them */
     if (res == 0 && (mh.msg_flags & MSG_CTRUNC) != 0)
         res = *nfds < MCS_MSG_FDS_MAX ? -EMFILE : -EPROTO;
+    return res;
+}
+
+int mcs_msg_recv(int sock, struct mcs_msg *m, int *fds, unsigned *nfds)
+{
+    int res = mcs_msg_recv_all(sock, m, fds, MCS_MSG_FDS_MAX, nfds);
+
     if (res != 0) {
         for (unsigned i = 0; i < *nfds; i++)
             close(fds[i]);

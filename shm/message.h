@@ -23,6 +23,7 @@
 #define MCS_MSG_VERSION 2u
 #define MCS_MSG_MAX 8192u /* bytes of the longest message */
 #define MCS_MSG_FDS_MAX 2u
+#define MCS_MSG_FDS_ALL 253u /* descriptors that the kernel lets one message carry */
 
 enum mcs_msg_type {
     MCS_MSG_HELLO = 1,      /* must come first */
@@ -356,5 +357,12 @@ int mcs_msg_send(int socket, struct mcs_msg *m, size_t body_size, const int *fds
  * On any error no descriptor is left open.
  */
 int mcs_msg_recv(int socket, struct mcs_msg *m, int *fds, unsigned *nfds);
+
+/*
+ * The same, but whatever it returns the *nfds descriptors that came along are the caller's to
+ * close: of a stranger's descriptors no one knows how long that takes. At most `max` are taken;
+ * with room for fewer than MCS_MSG_FDS_ALL the kernel closes the others here and now.
+ */
+int mcs_msg_recv_all(int socket, struct mcs_msg *m, int *fds, unsigned max, unsigned *nfds);
 
 #endif

@@ -65,6 +65,20 @@ Test(remote, lists_strides_and_joined_pieces)
     far_fini(&x);
 }
 
+/* No handle is 0, and a descriptor may name it all the same. */
+Test(remote, handle_0_names_nothing)
+{
+    struct far x;
+    struct mcs_desc d;
+
+    far_init(&x, 1);
+    d = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, 64);
+    d.extent = 0;
+    fix_push(&x.f, &d);
+    far_ends(&x, &d, MCS_STATE_INVALID, MCS_INVALID_HANDLE);
+    far_fini(&x);
+}
+
 /* Pieces cost a look each, however small: one slice has a bounded number of them. */
 Test(remote, a_slice_joins_a_bounded_number_of_pieces)
 {

@@ -118,6 +118,32 @@ equal(r.recv()[1], OK, "all of them revoked")
 r.s.close()
 all_well()
 
+# the work of setting sessions up and tearing them down is not the control thread's, whatever the size
+large = Agent("session.inbox_size=16M")
+
+
+def ticks_of(path):
+    fields = open(path).read().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def populated():
+    """Sessions until enough was done to be measured: ticks of the control thread, of all threads."""
+    for _ in range(10):
+        r = Raw(large.socket)
+        equal(r.hello()[1], OK, "hello")
+        r.s.close()
+    pid = large.process.pid
+    one, all_ = ticks_of(f"/proc/{pid}/task/{pid}/stat"), ticks_of(f"/proc/{pid}/stat")
+    return (one - start[0], all_ - start[1]) if all_ - start[1] >= 50 else None
+
+
+start = [ticks_of(f"/proc/{large.process.pid}/task/{large.process.pid}/stat"),
+         ticks_of(f"/proc/{large.process.pid}/stat")]
+one, all_ = await_(populated, "half a second of setting up and tearing down")
+check(one < all_ / 4, "the control thread used", one, "of", all_, "ticks")
+large.finish()
+
 # no descriptor left: clients wait in the backlog, the agent does not spin, nobody is thrown out
 soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
 r = Raw(agent.socket)

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Closes what clients have passed.  How long that takes is up to whoever serves the file: a FUSE
+ * server is asked at each close, a lingering socket waits for its peer.  So it is done by threads
+ * that nobody waits for, as many as hang, and what one user may have pending is bounded.
+ */
+#ifndef MCD_CLOSER_H
+#define MCD_CLOSER_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+/* Takes the descriptors over. Any thread; never waits. */
+void mcd_closer_put(uid_t uid, const int *fds, unsigned n);
+
+/* Do so many of this user's descriptors wait to be closed that no more should be taken? */
+bool mcd_closer_choked(uid_t uid);
+
+/* At the end of the process: gives what is pending up to limit_ms. True when all is closed. */
+bool mcd_closer_drain(unsigned limit_ms);
+
+#endif
