@@ -216,3 +216,34 @@ equal(kept.process.wait(PATIENCE), 0, "a stop for good")
 two.pipe.send("down")
 equal(two.pipe.recv(), [True], "AGENT_DOWN")
 ended(two)
+
+
+# ---- an agent that cannot see its clients' processes: of another PID namespace ----
+class Inside(Supervised):
+    def supervisor(self):
+        return int(open(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read().split()[0])
+
+    def pid(self):
+        first = self.supervisor()
+        children = open(f"/proc/{first}/task/{first}/children").read().split()
+        return int(children[0]) if children else 0
+
+
+if os.geteuid() == 0:
+    agent = Inside("agent.recovery_s=2", "agent.barrier_ms=100", prefix=["unshare", "--pid", "--fork", "--kill-child"])
+    one, two = owner_of(agent, "one"), owner_of(agent, "two")
+    equal([s["pid"] for s in agent.ask("ls", "sessions")["sessions"]], [0, 0, 0], "pids that the agent sees")
+    os.kill(agent.process.pid, signal.SIGSTOP)
+    os.kill(agent.supervisor(), signal.SIGSTOP)
+    pid = agent.kill_agent()
+    two.kill()
+    os.kill(agent.supervisor(), signal.SIGCONT)
+    os.kill(agent.process.pid, signal.SIGCONT)
+    agent.await_next(pid)
+    await_(lambda: restarts_of(one) == 1, "the client to be back, whose process the agent cannot see")
+    await_(lambda: agent.status()["recovery"]["away"] == 0, "the dead one to be given up after recovery_s")
+    check("has not come back in [agent] recovery_s" in agent.text(), agent.text())
+    ended(one)
+    await_(agent.empty, "all to go")
+    os.kill(agent.supervisor(), signal.SIGTERM)
+    equal(agent.process.wait(PATIENCE), 0, "exit status: " + agent.text())
