@@ -176,6 +176,15 @@ static void mean(cJSON *o, const char *name, uint64_t sum, uint64_t n)
     number(o, name, n != 0 ? (double)sum / (double)n : -1);
 }
 
+/* By its rule's name, else by its uid. */
+static void name_tenant(cJSON *o, uint64_t id, const char *name)
+{
+    if (name[0] != '\0')
+        cJSON_AddStringToObject(o, "tenant", name);
+    else
+        number(o, "tenant", (double)id);
+}
+
 static cJSON *client_json(const mcshm_monitor_client *c, const mcshm_monitor_client *then,
                           double seconds)
 {
@@ -184,7 +193,7 @@ static cJSON *client_json(const mcshm_monitor_client *c, const mcshm_monitor_cli
 
     number(o, "session", c->session);
     cJSON_AddStringToObject(o, "name", c->name);
-    number(o, "tenant", (double)c->tenant);
+    name_tenant(o, c->tenant, c->tenant_name);
     number(o, "pid", c->pid);
     number(o, "uid", c->uid);
     number(o, "queues", c->queues);
@@ -208,6 +217,7 @@ static cJSON *client_json(const mcshm_monitor_client *c, const mcshm_monitor_cli
 }
 
 struct tenant {
+    const char *name;
     uint64_t id, memory, depth, bytes;
     double bytes_rate, tasks_rate;
     unsigned clients;
@@ -262,7 +272,7 @@ static void add_clients(cJSON *root, const struct look *now, const struct look *
         while (t < n && sums[t].id != c->tenant)
             t++;
         if (t == n)
-            sums[n++].id = c->tenant;
+            sums[n++] = (struct tenant){.id = c->tenant, .name = c->tenant_name};
         add_tenant(&sums[t], rows[i].row);
     }
     if (rows != NULL)
@@ -272,7 +282,7 @@ static void add_clients(cJSON *root, const struct look *now, const struct look *
     for (size_t t = 0; t < n; t++) {
         cJSON *o = cJSON_CreateObject();
 
-        number(o, "tenant", (double)sums[t].id);
+        name_tenant(o, sums[t].id, sums[t].name);
         number(o, "clients", sums[t].clients);
         number(o, "memory", (double)sums[t].memory);
         number(o, "depth", (double)sums[t].depth);

@@ -276,8 +276,8 @@ unsigned mcd_tenant_rules_adopt(struct mcd_config *to, const struct mcd_config *
 
             if (!moved && !mcd_key_differs(a, b, k))
                 continue;
-            snprintf(text, sizeof(text), "tenant%s%s.%s", i != 0 ? ":" : "", i != 0 ? name : "",
-                     k->name);
+            snprintf(text, sizeof(text), "tenant%s%.31s.%.20s", i != 0 ? ":" : "",
+                     i != 0 ? name : "", k->name);
             told(context, text, true);
             changed++;
         }

@@ -197,6 +197,8 @@ static void give_session(struct mcd_session *s)
         row->id = s->id;
         row->incarnation = s->incarnation;
         row->tenant = s->tenant;
+        if (s->account != NULL && s->account->named)
+            memcpy(row->tenant_name, s->account->name, sizeof(row->tenant_name));
         row->pid = (uint32_t)s->pid;
         row->uid = s->uid;
         row->since_ns = mcd_now_ns();

@@ -551,6 +551,7 @@ typedef struct mcshm_monitor_engine {
 typedef struct mcshm_monitor_client {
     uint32_t session, pid, uid;
     uint64_t tenant;
+    char tenant_name[32]; /* empty: the tenant is the uid */
     char name[256];
     uint64_t incarnation;
     uint32_t queues, extents;

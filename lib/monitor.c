@@ -265,6 +265,8 @@ static void read_clients(struct mcshm_monitor *m)
         };
         memcpy(c->name, r.name, sizeof(c->name));
         c->name[sizeof(c->name) - 1] = '\0';
+        memcpy(c->tenant_name, r.tenant_name, sizeof(c->tenant_name));
+        c->tenant_name[sizeof(c->tenant_name) - 1] = '\0';
         add_sums(c, &r.closed);
         n++;
     }

@@ -101,7 +101,8 @@ struct mcs_stats_session {
     uint64_t memory;                     /* bytes */
     uint64_t since_ns;                   /* CLOCK_MONOTONIC */
     uint64_t caller_tasks, caller_bytes; /* copies in the client's threads, as it says itself */
-    uint8_t reserved[56];
+    char tenant_name[32];                /* of its rule; empty: the tenant is the uid */
+    uint8_t reserved[24];
     char name[MCS_NAME_MAX];
     struct mcs_stats_sums closed; /* of queues that were closed */
     uint8_t pad[64];

@@ -175,6 +175,8 @@ equal(t["tasks_in_flight"], 0, "tasks in flight")
 equal(t["batches_in_flight"], 0, "batches in flight")
 check(t["memory"] >= 4 * MiB and t["bytes"] >= 8 * MiB, t)
 equal(sum(agent.tenant(str(OTHER))["refused"].values()), 0, "the modest one was refused nothing")
+await_(lambda: {"one", OTHER} <= {t["tenant"] for t in agent.ask("top", "--once")["tenants"]},
+       "both tenants in mcshm top")
 admin = agent.status()["admin"]["listen"]
 metrics = urllib.request.urlopen(f"http://{admin}/metrics", timeout=PATIENCE).read().decode()
 check(f'mcshm_tenant_refused_total{{tenant="one",limit="tasks"}} {refused_tasks}' in metrics, metrics)
