@@ -28,14 +28,14 @@ static void print(const cJSON *d)
 
     cJSON_ArrayForEach(s, get(d, "sessions"))
     {
-        char name[320];
+        char name[320], tenant[80];
 
+        table_cell(tenant, sizeof(tenant), get(s, "tenant"), CELL_TEXT);
         table_cell(name, sizeof(name), get(s, "name"), CELL_TEXT);
-        printf("session %llu, %s, pid %llu, uid %llu, tenant %llu\n",
+        printf("session %llu, %s, pid %llu, uid %llu, tenant %s\n",
                (unsigned long long)table_number(get(s, "id")), name,
                (unsigned long long)table_number(get(s, "pid")),
-               (unsigned long long)table_number(get(s, "uid")),
-               (unsigned long long)table_number(get(s, "tenant")));
+               (unsigned long long)table_number(get(s, "uid")), tenant);
         tasks += table_number(get(s, "tasks"));
         recorded += table_number(get(s, "recorded"));
     }

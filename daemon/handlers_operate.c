@@ -9,6 +9,7 @@
 #include "counters.h"
 #include "handlers.h"
 #include "reload.h"
+#include "tenant.h"
 
 void mcd_on_reload(struct mcd_session *s, struct mcs_msg *m)
 {
@@ -128,7 +129,10 @@ static void add_session(cJSON *list, const struct mcd_session *s)
     cJSON_AddStringToObject(o, "name", s->name);
     cJSON_AddNumberToObject(o, "pid", s->pid);
     cJSON_AddNumberToObject(o, "uid", s->uid);
-    cJSON_AddNumberToObject(o, "tenant", (double)s->tenant);
+    if (s->account->named)
+        cJSON_AddStringToObject(o, "tenant", s->account->name);
+    else
+        cJSON_AddNumberToObject(o, "tenant", (double)s->tenant);
     cJSON_AddNumberToObject(o, "tasks", (double)tasks);
     cJSON_AddNumberToObject(o, "recorded", (double)(traced < tasks ? traced : tasks));
     cJSON_AddItemToArray(list, o);

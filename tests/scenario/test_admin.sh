@@ -13,6 +13,10 @@ equal "$(curl -s -o /dev/null -w '%{http_code}' -X POST -d x "http://$address/me
 # every sample has its HELP and TYPE, and counters say so in their name
 awk '/^# TYPE/ { type[$3] = $4 } /^mcshm_/ { name = $1; sub(/{.*/, "", name); if (!(name in type)) exit 1
      if ((type[name] == "counter") != (name ~ /_total$/)) exit 1 }' <<<"$metrics" || fail "metrics: $metrics"
+# operators read of each of them
+while read -r name; do
+    grep -q "^| \`$name\` |" docs/operations.md || fail "docs/operations.md does not tell of $name"
+done < <(sed -n 's/^# TYPE \([^ ]*\) .*/\1/p' <<<"$metrics")
 grep -q '^mcshm_sessions ' <<<"$metrics" || fail "no sessions in: $metrics"
 
 # a second agent on the same address

@@ -72,7 +72,7 @@ def client(d, name):
     return [c for c in d["clients"] if c["name"] == name]
 
 
-def look(agent, live):
+def look(agent, live, tenant):
     big, small = traffic(agent.socket, "big", MiB), traffic(agent.socket, "small", 64)
     s = agent.status()
 
@@ -95,7 +95,7 @@ def look(agent, live):
     e = d["engines"][0]
     check(e["tasks_rate"] > 0 and e["busy_percent"] > 0 and e["state"] != "stuck", e)
     t = d["tenants"]
-    equal((len(t), t[0]["tenant"], t[0]["clients"]), (1, os.getuid(), len(d["clients"])), "tenants")
+    equal((len(t), t[0]["tenant"], t[0]["clients"]), (1, tenant, len(d["clients"])), "tenants")
     equal(t[0]["bytes"], sum(c["bytes"] for c in d["clients"]), "the tenant's bytes")
     # what people see
     p = mcshm(agent.socket, "top", "--once", "--interval", "0.1")
@@ -115,7 +115,7 @@ if memory:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     agent = Agent("engine.idle=busy", "agent.socket_mode=0640", dir=folder)
     equal(os.stat(agent.socket + ".stats").st_mode & 0o7777, 0o440, "mode of the stats file")
-    big, small = look(agent, True)
+    big, small = look(agent, True, os.getuid())
 
     # the control thread hangs: engines and clients go on, and that is seen
     hung = Hung(agent.process.pid, "mcshmd")
@@ -149,12 +149,12 @@ if memory:
     check(not os.path.exists(agent.socket + ".stats"), "a clean stop leaves its stats file")
 
 # ---- a folder on a disk, or whatever holds the test's files --------------------------------------------
-agent = Agent()
+agent = Agent(f"tenant:inference.uids={os.getuid()}")
 live = is_tmpfs(os.path.realpath(agent.dir))
 if memory:
     big, small = traffic(agent.socket, "big", MiB), traffic(agent.socket, "small", 64)
 else:
-    big, small = look(agent, live)
+    big, small = look(agent, live, "inference")
 
 
 def moves():
@@ -164,6 +164,7 @@ def moves():
 
 d = await_(moves, "the big client's bytes")
 equal(d["agent"]["live_counters"], live, "live counters")
+equal((client(d, "big")[0]["tenant"], d["tenants"][0]["tenant"]), ("inference", "inference"), "the tenant of a rule")
 sums = client(d, "big")[0]["bytes"]
 
 # it stands still as a whole
