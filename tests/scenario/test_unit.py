@@ -5,6 +5,7 @@ local, staged and read-in-place transfers, another host's, a reload, /metrics, a
 import os
 import re
 import sys
+import threading
 import urllib.request
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -60,10 +61,11 @@ class Confined(Agent):
         super().__init__("peer.listen=127.0.0.1:0", "meta.backend=p2p", "agent.socket=/run/mcshm/s", *settings, start=False)
         with open(self.dir + "/c.ini", "w") as f:
             f.write("[task]\ndeadline_ms = 20000\n")
-        # what systemd would hear from it
+        # what systemd would hear from it; one that reads nothing would hold the agent up
+        self.heard = []
         self.notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.notified.bind(self.dir + "/notify")
-        self.notified.settimeout(PATIENCE)
+        threading.Thread(target=self.listen, daemon=True).start()
         os.chmod(self.dir + "/notify", 0o666)
         self.prefix = [sys.executable, "-B", os.path.join(ROOT, "tests/scenario/confined.py"), unit, self.dir]
         os.environ.update(NOTIFY_SOCKET="/run/mcshm/notify", WATCHDOG_USEC="1000000")
@@ -71,14 +73,17 @@ class Confined(Agent):
         del os.environ["NOTIFY_SOCKET"], os.environ["WATCHDOG_USEC"]
         self.at = re.search(r"other agents reach this one at (\S+),", self.text())[1]
 
+    def listen(self):
+        while True:
+            self.heard += self.notified.recv(4096).decode().split("\n")
+
     def command(self, *more):
         return super().command("--config", "/run/mcshm/c.ini", *more)
 
 
 a, b = Confined(), Confined()
 for word in ("READY=1", "WATCHDOG=1"):  # Type=notify, WatchdogSec
-    while word not in a.notified.recv(4096).decode().split("\n"):
-        pass
+    await_(lambda: word in a.heard, lambda: f"{word} among {a.heard}")
 status = dict(line.split(":", 1) for line in open(f"/proc/{a.process.pid}/status"))
 equal([status[k].strip().lstrip("0") for k in ("CapPrm", "CapEff", "CapBnd", "CapAmb")], [""] * 4, "capabilities")
 equal(status["Uid"].split(), [str(confined.UID)] * 4, "users")
