@@ -188,6 +188,8 @@ static void greet(struct mcd_session *s)
     int fds[2];
     int res = take_session_region(s);
 
+    if (res == 0 && s->ending)
+        return; /* it went meanwhile: its end takes the region, and no later agent is to wait for it */
     if (res == 0)
         res = record_session(s);
     if (res != 0) {

@@ -139,6 +139,7 @@ static void make_agent(void)
     fz_must(mcd_control_watch(agent, agent->event_fd, MCD_SOURCE_EVENT, NULL) == 0, "watch");
     fz_must(mcd_fault_init(agent->event_fd) == 0, "fault");
     fz_must(mcd_worker_create(agent->event_fd, &agent->worker) == 0, "worker");
+    fz_must(mcd_worker_create(agent->event_fd, &agent->quick) == 0, "worker");
     o.control_fd = agent->event_fd;
     fz_must(mcd_engine_create(&o, &agent->engines[0]) == 0, "engine");
     agent->nengines = 1;
@@ -151,6 +152,7 @@ void fuzz_control_fini(void)
     if (agent == NULL)
         return;
     mcd_worker_destroy(agent->worker, agent);
+    mcd_worker_destroy(agent->quick, agent);
     mcd_engine_destroy(agent->engines[0]);
     close(agent->epoll_fd);
     close(agent->event_fd);
@@ -167,6 +169,7 @@ static void dispatch(const struct epoll_event *ev)
         if (read(agent->event_fd, &v, sizeof(v)) < 0)
             return;
         mcd_worker_reap(agent->worker, agent);
+        mcd_worker_reap(agent->quick, agent);
         agent->look = true;
         return;
     }
