@@ -155,6 +155,10 @@ static inline void shr_fini(struct sharers *x)
         mcd_engine_command(x->f.engine, &remove);
         while (mcs_load_acquire(&remove.done) == 0) /* partner: run_commands() */
             mcd_engine_turn(x->f.engine);
+    }
+    for (unsigned i = 0; i < x->n; i++) { /* no queue is served any more: sessions may go */
+        struct sharer *s = &x->s[i];
+
         mcd_queue_fini(&s->queue);
         free(s->memory);
         for (unsigned k = i + 1; k < x->n; k++)
