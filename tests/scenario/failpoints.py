@@ -96,7 +96,7 @@ class Mix:
         self.p = subprocess.Popen((shim.prefix() if shim else []) +
                                   [os.path.join(B, "bin/mixclient"), agent.socket, mode, name, *words],
                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  env=environment() if shim else points.env(), preexec_fn=die_with_the_test)
+                                  bufsize=0, env=environment() if shim else points.env(), preexec_fn=die_with_the_test)
         self.said = ""
         atexit.register(self.end_it)
         if mode != "mix":
@@ -109,11 +109,12 @@ class Mix:
             self.p.wait()
 
     def line(self):
+        """The next line that it says, but of what was refused and is tried again."""
         if not select.select([self.p.stdout], [], [], HANG)[0]:
             raise AssertionError(f"{self.mode} says nothing: {self.said}")
         line = self.p.stdout.readline().decode()
         self.said += line
-        return line.strip()
+        return self.line() if line.startswith("refused: ") else line.strip()
 
     def ask(self, words):
         self.p.stdin.write(words.encode() + b"\n")
