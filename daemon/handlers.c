@@ -113,6 +113,7 @@ static int record_session(struct mcd_session *s)
         .id = s->id,
         .pid = s->pid,
         .uid = s->uid,
+        .leaves = s->leaves,
     };
     struct stat st;
 
@@ -253,6 +254,7 @@ static void mcd_on_hello(struct mcd_session *s, struct mcs_msg *m)
         return;
     }
     snprintf(s->name, sizeof(s->name), "%s", m->b.hello.name);
+    s->leaves = (m->b.hello.features & MCS_FEATURE_LEAVES) != 0;
     s->admitted = true;
     s->account->sessions++;
     a->nadmitted++;

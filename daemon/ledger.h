@@ -69,7 +69,7 @@ struct mcd_ledger_session {
     uint32_t named;    /* 1: the two fields below hold; stored after them */
     uint32_t writable; /* mappings of others' memory, granted for writing */
     uint32_t flags;    /* MCS_SEGMENT_* */
-    uint32_t reserved;
+    uint32_t leaves;   /* 1: the client said that it will not come back */
     char segment_name[MCS_NAME_MAX];
 };
 

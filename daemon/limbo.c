@@ -131,20 +131,25 @@ static void enter_name(struct mcd_session *s)
 {
     const struct mcd_ledger_session *r = s->record;
 
-    if (r->named == 0)
+    if (r->named == 0 || r->leaves != 0)
         return;
     snprintf(s->segment->name, sizeof(s->segment->name), "%s", r->segment_name);
     s->segment->flags = r->flags;
     mcd_session_name(s);
 }
 
-/* NULL: its process is dead, or there is no memory. */
+/* NULL: its process is dead, or nobody will come back, or there is no memory. */
 static struct mcd_session *make_session(struct mcd_agent *a, struct mcd_ledger_session *r)
 {
     struct mcd_session *s = NULL;
     struct mcd_limbo *l = NULL;
-    int pidfd, lives = process_of(r, &pidfd);
+    int pidfd, lives;
 
+    /* A client that will not come back matters only to owners of memory that it may still copy
+     * into: until its process is dead, or one of them has waited for it in vain. */
+    if (r->leaves != 0 && r->writable == 0)
+        return NULL;
+    lives = process_of(r, &pidfd);
     if (lives == 0)
         return NULL;
     s = MCS_FAIL(recovery_session) != 0 ? NULL : calloc(1, sizeof(*s));

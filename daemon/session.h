@@ -96,6 +96,7 @@ struct mcd_session {
     uint32_t id, salt;
     int socket, pidfd, doorbell, region_fd, region_guard;
     bool admitted; /* counts against [session] max */
+    bool leaves;   /* does not come back to a later agent */
     bool greeted, ending;
     pid_t pid;
     uid_t uid;

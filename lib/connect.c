@@ -185,6 +185,8 @@ static mcshm_status hello(struct mcshm *c, const mcshm_options *o)
     struct mcl_fds fds;
     mcshm_status status;
 
+    if (o->reconnect_ms == 0)
+        m.b.hello.features = MCS_FEATURE_LEAVES;
     if (o->name != NULL)
         memcpy(m.b.hello.name, o->name, strlen(o->name));
     status = mcl_call(c, MCS_MSG_HELLO, &m, -1, &fds);
@@ -338,13 +340,12 @@ MCSHM_API void mcshm_close(mcshm *c)
     MCS_FAILPOINT(close_begin);
     if (!forked)
         mcl_watch_stop(c);
-    if (!forked && !c->broken && !mcl_down(c)) {
-        if (!c->away)
-            end_and_wait(c);
-        /* did the agent die before it had ended the session? acquire: pairs with its store */
-        if (c->away || (c->kept && mcs_load_acquire(&c->region.words->ended) == 0))
-            mcl_leave(c);
-    }
+    if (!forked && !c->broken && !c->away && !mcl_down(c))
+        end_and_wait(c);
+    /* Did the agent die before it had ended the session? Then a later one waits for this process,
+     * also when this library has given up. acquire: pairs with the agent's store */
+    if (!forked && c->watched && mcs_load_acquire(&c->region.words->ended) == 0)
+        mcl_leave(c);
     destroy(c, !forked);
 }
 

@@ -60,6 +60,8 @@
 #define MCS_FEATURE_NEVER_SLEEPS (UINT64_C(1) << 0) /* idle = busy: no doorbell needed */
 #define MCS_FEATURE_KEPT                                                                           \
     (UINT64_C(1) << 1) /* somebody keeps the ledger: a later agent takes over */
+/* And one that a client offers, in HELLO. */
+#define MCS_FEATURE_LEAVES (UINT64_C(1) << 2) /* it will not come back to a later agent */
 
 enum mcs_op {
     MCS_OP_NONE = 0,

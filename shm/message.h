@@ -75,7 +75,7 @@ struct mcs_msg_error {
 struct mcs_msg_hello {
     uint32_t abi_version;
     uint32_t reserved;
-    uint64_t features;
+    uint64_t features;       /* MCS_FEATURE_LEAVES */
     char name[MCS_NAME_MAX]; /* what `mcshm ls sessions` shows */
 };
 struct mcs_msg_hello_reply { /* + fds: session region, doorbell eventfd */

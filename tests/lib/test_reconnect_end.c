@@ -156,6 +156,39 @@ Test(reconnect_end, none_that_comes_in_time_is_the_end)
     tear_down(&w);
 }
 
+static void await_restore(struct world *w, uint32_t life)
+{
+    int64_t until = mcl_now_ns() + INT64_C(10000000000);
+
+    while (later_asked(&w->a, life, MCS_MSG_RESTORE) == 0) {
+        cr_assert_lt(mcl_now_ns(), until, "the later agent never learns of it");
+        usleep(1000);
+    }
+}
+
+Test(reconnect_end, one_that_comes_too_late_learns_that_nobody_comes_back)
+{
+    mcshm_options o = {.reconnect_ms = 100, .control_timeout_ms = 20000};
+    struct world w = {0};
+    uint32_t lives;
+
+    set_up(&w, &o);
+    mcs_store_release(&w.a.held, true);
+    later_kill(&w.a);
+    later_await(&w.c->down, 1);
+    /* what the library has asked until then waits in the backlog, and is no question any more */
+    mcs_store_release(&w.a.held, false);
+    await_restore(&w, 2);
+    while (mcs_load_acquire(&w.a.connection) != -1)
+        usleep(1000);
+    mcs_store_release(&w.a.held, true);
+    lives = mcs_load_acquire(&w.a.lives);
+    mcshm_close(w.c);
+    mcs_store_release(&w.a.held, false);
+    await_restore(&w, lives + 1);
+    later_stop(&w.a);
+}
+
 Test(reconnect_end, a_call_waits_no_longer_than_control_timeout)
 {
     mcshm_options o = {.reconnect_ms = 600000, .control_timeout_ms = 200};

@@ -105,6 +105,20 @@ await_(lambda: c.info().restarts == 1, "the looker")
 equal(c.read(p, s, three.address, 4096).state, COMPLETED, "the same task, by the same handle")
 c.close()
 
+# who will not come back leaves neither its name nor its memory to a process that lives on
+used = agent.status()["pool"]["used"]
+leaver = Client(agent.socket, "leaver", reconnect_ms=0)
+leaver.alloc(MIB)
+leaver.publish("leaver")
+agent.await_next(agent.kill_agent())
+after = Client(agent.socket, "leaver", reconnect_ms=0)
+after.publish("leaver")
+after.close()
+await_(lambda: agent.status()["recovery"]["away"] == 0, "nobody to be waited for")
+await_(lambda: agent.status()["pool"]["used"] == used, lambda: f"its memory: {agent.status()['pool']}, not {used}")
+refused(AGENT_DOWN, leaver.alloc, 64)
+leaver.close()
+
 # stop for good: clients know at once, nothing is left
 two = owner_of(agent, "two")
 equal(agent.stop(), 0, "exit status: " + agent.text())
