@@ -26,8 +26,10 @@
 #define DELAY_MIN_NS (10 * MS)
 #define DELAY_MAX_NS (5000 * MS)
 #define WATCHDOG_NS (10000 * MS)
-#define ABORT_NS (2000 * MS)    /* from SIGABRT to SIGKILL */
-#define RESTART_NS (10000 * MS) /* from SIGTERM to SIGKILL */
+#define ABORT_NS (2000 * MS)     /* from SIGABRT to SIGKILL */
+#define RESTART_NS (10000 * MS)  /* from SIGTERM to SIGKILL */
+#define OVERSLEPT_NS (1000 * MS) /* beyond the time asked for: this process was not running */
+#define NOTIFICATIONS_A_TURN 64
 #define FDS_MAX 16
 #define TEXT_MAX 1024
 #define FIRST_FD 3 /* SD_LISTEN_FDS_START */
@@ -69,7 +71,7 @@ struct mcd_verdict mcd_supervise_judge(const struct mcd_life *life, uint64_t del
         return v;
     if (exited == 0 && !life->kept && !life->asked)
         return v; /* it was told to stop, and did */
-    if (life->first && !life->ready && exited != 0)
+    if (life->first && !life->ready && !life->asked && exited != 0)
         return v; /* it says what is missing, and that would be missing the next time, too */
     v.again = true;
     if (life->ready && (life->asked || life->kept || life->lived_ns >= SHORT_LIFE_NS))
@@ -222,7 +224,8 @@ static void on_notification(struct supervisor *s, char *text, const int *fds, un
 
 static void on_notify(struct supervisor *s)
 {
-    for (;;) {
+    /* whoever shares the network namespace may send without an end: signals have their turn, too */
+    for (int turn = 0; turn < NOTIFICATIONS_A_TURN; turn++) {
         char text[TEXT_MAX + 1];
         union {
             char bytes[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int) * FDS_MAX)];
@@ -307,7 +310,8 @@ static bool on_signal(struct supervisor *s, int *exit_status)
                 kill(s->child, SIGHUP);
             break;
         case SIGUSR2:
-            if (s->child != 0 && !s->life.stopping) {
+            /* a second SIGTERM would cut the first one's stop short */
+            if (s->child != 0 && !s->life.stopping && !s->life.asked) {
                 s->life.asked = true;
                 s->kill_at = now_ns() + RESTART_NS;
                 kill(s->child, SIGTERM);
@@ -416,8 +420,13 @@ int mcd_supervise(const char *path, char *const *argv, int ready_fd)
     while (!over) {
         struct pollfd p[] = {{.fd = s.signal_fd, .events = POLLIN},
                              {.fd = s.notify_fd, .events = POLLIN}};
+        int ms = on_time(&s);
+        uint64_t slept = now_ns();
 
-        poll(p, 2, on_time(&s));
+        poll(p, 2, ms);
+        /* Stopped, or frozen together with the agent, which could not speak meanwhile. */
+        if (ms >= 0 && now_ns() - slept > (uint64_t)ms * MS + OVERSLEPT_NS)
+            s.heard = now_ns();
         on_notify(&s);
         over = on_signal(&s, &exit_status);
         if (!over)

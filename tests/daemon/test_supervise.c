@@ -51,6 +51,12 @@ Test(supervise, a_first_start_that_fails_ends_it_with_the_same_status)
     v = mcd_supervise_judge(&life, 0);
     cr_assert_not(v.again);
     cr_assert_eq(v.exit, 128 + SIGSEGV);
+    /* unless it was to be restarted before it was ready */
+    life.asked = true;
+    life.status = KILLED(SIGTERM);
+    cr_assert(mcd_supervise_judge(&life, 0).again);
+    life.asked = false;
+    life.status = KILLED(SIGSEGV);
     /* a later one is tried again: clients wait, and what is missing may come back */
     life.first = false;
     cr_assert(mcd_supervise_judge(&life, 0).again);
