@@ -49,6 +49,7 @@ struct mcd_agent {
     struct mcd_recovery recovery;     /* of what an earlier agent has left */
     struct mcd_alarm pulse;           /* tells the keeper that this agent is alive */
     uint64_t epochs[MCD_ENGINES_MAX]; /* of the engines, at the last pulse */
+    uint32_t stills[MCD_ENGINES_MAX]; /* looks in a row at which it had not turned */
     bool stopping;
     bool keeping;    /* for the next agent: no session ends */
     bool bound;      /* the socket's file is there */

@@ -130,6 +130,17 @@ static bool adopt_socket(struct mcd_agent *a, const struct sockaddr_un *wanted)
     return true;
 }
 
+/* Clients may stand in the backlog of a socket that is not to be served any more: they see its end,
+ * and connect again. */
+static void drop_kept_socket(struct mcd_keeper *k)
+{
+    if (k->socket_fd < 0)
+        return;
+    shutdown(k->socket_fd, SHUT_RDWR);
+    close(k->socket_fd);
+    k->socket_fd = -1;
+}
+
 static int open_socket(struct mcd_agent *a, char *error, size_t error_size)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
@@ -143,6 +154,7 @@ static int open_socket(struct mcd_agent *a, char *error, size_t error_size)
             goto error;
         return mcd_control_watch(a, a->listen_fd, MCD_SOURCE_LISTEN, NULL);
     }
+    drop_kept_socket(&a->keeper);
     a->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (a->listen_fd < 0)
         goto error;
@@ -433,8 +445,12 @@ static void beat(struct mcd_alarm *t)
         struct mcd_engine *g = a->engines[i];
         uint64_t epoch = mcs_load_relaxed(&g->epoch); /* any value that has changed will do */
 
-        /* at the first look it may not have begun */
-        if (epoch != 0 && epoch == a->epochs[i] && mcs_load_relaxed(&g->asleep) == 0) {
+        bool turns = epoch != a->epochs[i] || mcs_load_relaxed(&g->asleep) != 0;
+
+        /* At the first look it may not have begun, and at any it may have just woken up: what does
+         * not turn says so twice. */
+        a->stills[i] = turns ? 0 : a->stills[i] + 1;
+        if (a->stills[i] > 1) {
             alive = false;
             mcd_log_limited(MCD_LOG_ERROR, "engine %u does not turn any more", i);
         }
