@@ -46,7 +46,7 @@ LDFLAGS += -pthread $(SANFLAGS) -Wl,--as-needed
 # measuring of the processor's clock, another hundred, be left out when it is known (daemon/eal.c).
 DPDK_LIBS := -lrte_eal -lrte_ring -lrte_kvargs -lrte_log
 ifneq ($(wildcard /usr/lib/*/librte_eal.a),)
-DPDK_WRAP := -Wl,--wrap=get_tsc_freq
+DPDK_WRAP := -Wl,--wrap=get_tsc_freq,--wrap=eal_cpu_socket_id
 DPDK_LIBS := -Wl,-Bstatic -Wl,--start-group $(DPDK_LIBS) -lrte_telemetry -Wl,--end-group -Wl,-Bdynamic -lbsd
 endif
 DAEMON_LIBS := $(DPDK_LIBS) -liniparser -lmicrohttpd -lcjson -lnuma -lcurl -lprotobuf-c -lssl -lcrypto -luring -lisal -lsystemd

@@ -110,6 +110,21 @@ uint64_t __wrap_get_tsc_freq(uint64_t hint)
     return __real_get_tsc_freq != NULL ? __real_get_tsc_freq(hint) : 0;
 }
 
+/* The same way: of each of the 128 processors that could be, whether it is in each of 32 NUMA nodes that
+ * could be. Of one that is not there the answer is 0 without asking. */
+unsigned __wrap_eal_cpu_socket_id(unsigned cpu);
+unsigned __real_eal_cpu_socket_id(unsigned cpu) __attribute__((weak));
+
+unsigned __wrap_eal_cpu_socket_id(unsigned cpu)
+{
+    char path[64];
+
+    snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%u", cpu);
+    if (access(path, F_OK) != 0 || __real_eal_cpu_socket_id == NULL)
+        return 0;
+    return __real_eal_cpu_socket_id(cpu);
+}
+
 int mcd_eal_init(const struct mcd_config *c, const int *cores, unsigned n, uint64_t tick_hz,
                  char *error, size_t error_size)
 {

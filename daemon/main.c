@@ -351,6 +351,8 @@ static int serve(struct mcd_agent *a)
                  res == -EMFILE ? ": raise the limit (ulimit -n, LimitNOFILE=)" : "");
         goto error_say;
     }
+    /* the kernel makes this wait for all processors once there are threads */
+    (void)mcd_grace_has_membarrier();
     res = MCS_FAIL(start_eal);
     if (res == 0)
         res = mcd_eal_init(&a->config, cores, ncores, known_hz(a), error, sizeof(error));
