@@ -15,7 +15,7 @@
 
 #include "log.h"
 
-#define HEAP_MB "32" /* the agent's own heap where there are no hugepages */
+#define HEAP_MB "32" /* of EAL itself */
 
 int mcd_cores_parse(const char *text, int *cores, unsigned *n, char *error, size_t error_size)
 {
@@ -58,23 +58,6 @@ int mcd_cores_parse(const char *text, int *cores, unsigned *n, char *error, size
             return 0;
         p = end + 1;
     }
-}
-
-/* Hugepages for the agent's own heap only when the pool will not want them. */
-static bool hugepages_to_spare(const struct mcd_config *c)
-{
-    unsigned long long n = 0;
-    FILE *f = fopen("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "re");
-
-    if (c->pages == MCD_PAGES_OFF || c->page_size != UINT64_C(2) << 20 || f == NULL) {
-        if (f != NULL)
-            fclose(f);
-        return false;
-    }
-    if (fscanf(f, "%llu", &n) != 1)
-        n = 0;
-    fclose(f);
-    return (uint64_t)n << 21 >= c->pool_size + (UINT64_C(128) << 20);
 }
 
 /* DPDK's own threads abort the process when they cannot start. */
@@ -125,8 +108,7 @@ unsigned __wrap_eal_cpu_socket_id(unsigned cpu)
     return __real_eal_cpu_socket_id(cpu);
 }
 
-int mcd_eal_init(const struct mcd_config *c, const int *cores, unsigned n, uint64_t tick_hz,
-                 char *error, size_t error_size)
+int mcd_eal_init(const int *cores, unsigned n, uint64_t tick_hz, char *error, size_t error_size)
 {
     char lcores[2048], allowed_list[1024] = "";
     char *argv[16];
@@ -151,15 +133,12 @@ int mcd_eal_init(const struct mcd_config *c, const int *cores, unsigned n, uint6
     argv[argc++] = (char *)"--no-pci";
     argv[argc++] = (char *)"--no-telemetry";
     argv[argc++] = (char *)"--log-level=*:error";
-    /* either way without files that other processes could share */
-    if (hugepages_to_spare(c)) {
-        argv[argc++] = (char *)"--in-memory";
-    } else {
-        argv[argc++] = (char *)"--no-shconf";
-        argv[argc++] = (char *)"--no-huge";
-        argv[argc++] = (char *)"-m";
-        argv[argc++] = (char *)HEAP_MB;
-    }
+    /* Without files that other processes could share, and without hugepages: those are the pools', and
+     * in a container whose filter denies set_mempolicy() EAL could not take them. */
+    argv[argc++] = (char *)"--no-shconf";
+    argv[argc++] = (char *)"--no-huge";
+    argv[argc++] = (char *)"-m";
+    argv[argc++] = (char *)HEAP_MB;
     argv[argc] = NULL;
     signal(SIGABRT, on_abort);
     if (rte_eal_init(argc, argv) < 0) {

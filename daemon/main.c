@@ -355,7 +355,7 @@ static int serve(struct mcd_agent *a)
     (void)mcd_grace_has_membarrier();
     res = MCS_FAIL(start_eal);
     if (res == 0)
-        res = mcd_eal_init(&a->config, cores, ncores, known_hz(a), error, sizeof(error));
+        res = mcd_eal_init(cores, ncores, known_hz(a), error, sizeof(error));
     if (res != 0)
         goto error_event;
     set_ticks(a);

@@ -146,6 +146,7 @@ static inline void ag_withdraw(struct ag_segment *s)
 {
     struct mcd_snapshot *old;
 
+    s->owner->ending = true; /* no operation of it waits for the metadata's answer */
     mcd_session_withdraw(s->owner, &old);
     /* the engine may hold it for this turn */
     if (old != NULL) {

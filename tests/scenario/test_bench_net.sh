@@ -6,6 +6,7 @@
 requires_root
 requires_command ip
 requires_command tc
+[ "$SAN" != thread ] || skip "the benchmark itself has no threads; its agents are watched by others"
 
 bench() {
     "$B/bin/mcshm-bench" "$@" 2>"$DIR/stderr" || fail "mcshm-bench $*: $(cat "$DIR/stderr")"
