@@ -196,7 +196,7 @@ static void soak(uint64_t seed, unsigned tasks)
         cr_assert_gt(killed, 10u);                                                                 \
         cr_assert_gt(landed, 10u);                                                                 \
         cr_assert_gt(moved_over, 10u);                                                             \
-        cr_assert_gt(completed, TASKS + 0u);                                                            \
+        cr_assert_gt(completed, TASKS + 0u);                                                       \
     }
 SOAK(10)
 SOAK(20)
