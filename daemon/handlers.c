@@ -556,7 +556,9 @@ static bool callers_quiet(struct mcd_session *s)
             continue;
         s->op.late = true;
         s->agent->revoke_timeouts++;
-        mcd_session_end(t, "a copy in its own thread into revoked memory does not end");
+        mcd_session_end(t, t->limbo != NULL
+                               ? "it may still copy into revoked memory and does not come back"
+                               : "a copy in its own thread into revoked memory does not end");
     }
     return all || late;
 }
