@@ -109,6 +109,12 @@ static inline bool before(uint64_t a, uint64_t b)
     return (int64_t)(a - b) < 0;
 }
 
+/* Had it no leave to go when it was last looked at? Then nobody waits for it. */
+static bool held_back(const struct mcd_share *tenant)
+{
+    return ((const struct mcd_share_tenant *)tenant)->throttled_since != 0;
+}
+
 /* The virtual time of the one furthest behind of those that are busy in this class. */
 static uint64_t floor_of(const struct mcd_shares *s, struct mcd_share_group *g, unsigned class,
                          bool tenants)
@@ -120,7 +126,9 @@ static uint64_t floor_of(const struct mcd_shares *s, struct mcd_share_group *g, 
         return least;
     g->looked_at[class] = s->turn;
     for (const struct mcd_share *m = g->busy; m != NULL; m = m->next) {
-        if ((!tenants && (m->busy >> class & 1) == 0) || (any && !before(m->at[class], least)))
+        if (tenants ? held_back(m) : (m->busy >> class & 1) == 0)
+            continue;
+        if (any && !before(m->at[class], least))
             continue;
         least = m->at[class];
         any = true;
@@ -248,13 +256,21 @@ static struct mcd_share *furthest_behind(struct mcd_shares *s, struct mcd_share_
     return best != NULL && best->at[class] - least <= s->quantum ? best : NULL;
 }
 
-/* Has it leave to go? Counts the time that it has not. */
-static bool has_leave(struct mcd_share_tenant *t, uint64_t now)
+/* Has it leave to go? Counts the time that it has not, in which the others go on: it saves up no more than
+ * a few quanta, or it would keep them all waiting as soon as its rate is raised. */
+static bool has_leave(const struct mcd_shares *s, struct mcd_share_tenant *t, uint64_t now)
 {
     bool may = mcd_tenant_may(t->tenant, now);
 
-    if (!may && t->throttled_since == 0) {
-        t->throttled_since = now;
+    if (!may) {
+        /* partner: set_limits() in tenant.c */
+        uint64_t least =
+            s->tenants.floor[0] - REMEMBERED * s->quantum * mcs_load_relaxed(&t->tenant->scale);
+
+        if (before(t->share.at[0], least))
+            t->share.at[0] = least;
+        if (t->throttled_since == 0)
+            t->throttled_since = now;
     } else if (may && t->throttled_since != 0) {
         mcs_fetch_add(&t->tenant->throttled, now - t->throttled_since);
         t->throttled_since = 0;
@@ -272,7 +288,7 @@ static struct mcd_share_tenant *pick_tenant(struct mcd_shares *s, uint64_t now, 
         struct mcd_share_tenant *t = (struct mcd_share_tenant *)m;
         unsigned c;
 
-        if (!has_leave(t, now))
+        if (!has_leave(s, t, now))
             continue;
         if (!any || before(m->at[0], least))
             least = m->at[0];

@@ -191,6 +191,7 @@ Test(share, a_small_task_waits_for_one_slice, .timeout = 60)
     struct sharer *small;
 
     shr_init(&x, SLICE);
+    x.f.engine->cool_ticks = UINT64_MAX / 2; /* a pause of this process is none of the client's */
     shr_tenant(&t[0], 1);
     shr_tenant(&t[1], 1);
     for (unsigned i = 0; i < 44; i++) {
@@ -480,6 +481,60 @@ Test(share, without_leave_others_go_on, .timeout = 60)
     for (unsigned i = 0; i < 2; i++)
         mcd_share_leave(&s, &l[i]);
     cr_assert_null(s.all);
+    mcd_shares_fini(&s);
+}
+
+/* Who was held back by his rate has saved nothing up against the others, nor is he taken for one who is ahead; and
+ * who comes meanwhile begins where those are who go on. */
+Test(share, who_is_held_back_saves_nothing_up, .timeout = 60)
+{
+    struct mcd_shares s;
+    struct mcd_share_leaf l[3];
+    struct mcd_tenant t[3];
+    uint64_t given[3] = {0, 0, 0};
+    unsigned class, first = 0;
+
+    mcd_shares_init(&s, SLICE, HZ);
+    for (unsigned i = 0; i < 3; i++) {
+        shr_tenant(&t[i], 1);
+        cr_assert_eq(mcd_share_join(&s, &l[i], &t[i], &l[i]), 0);
+    }
+    t[0].rate = 1; /* a slice, and then nothing for hours */
+    mcd_share_set(&s, &l[0], 2, 2);
+    mcd_share_set(&s, &l[1], 2, 2);
+    for (unsigned i = 0; i < 20000; i++) {
+        struct mcd_share_leaf *got;
+
+        s.turn++;
+        if (i == 16000)
+            mcd_share_set(&s, &l[2], 2, 2);
+        got = mcd_share_pick(&s, HZ, &class);
+        cr_assert_not_null(got);
+        /* so much that differences of virtual times wrap around unless they are kept small */
+        mcd_share_charge(&s, got, class, got == &l[0] ? SLICE : UINT64_C(1) << 30, HZ);
+        given[got - l] += i >= 16000;
+    }
+    cr_assert_eq(given[0], 0u);
+    share_is(given[1], given[1] + given[2], 0.5, 1);
+    t[0].rate = 0;
+    memset(given, 0, sizeof(given));
+    for (unsigned i = 0; i < 3000; i++) {
+        struct mcd_share_leaf *got;
+
+        s.turn++;
+        got = mcd_share_pick(&s, HZ, &class);
+        cr_assert_not_null(got);
+        if (first == 0 && got == &l[0])
+            first = i + 1;
+        mcd_share_charge(&s, got, class, UINT64_C(1) << 30, HZ);
+        given[got - l]++;
+    }
+    cr_assert(first > 0 && first < 10, "its turn comes at once: %u", first);
+    for (unsigned i = 0; i < 3; i++)
+        cr_assert(given[i] > 990 && given[i] < 1010, "%u has %llu of 3000", i,
+                  (unsigned long long)given[i]);
+    for (unsigned i = 0; i < 3; i++)
+        mcd_share_leave(&s, &l[i]);
     mcd_shares_fini(&s);
 }
 
