@@ -27,12 +27,20 @@ uint64_t mcd_tenant_id(const char *name)
 
 static void set_limits(struct mcd_tenant *t, const struct mcd_tenant_rule *r)
 {
+    bool other_rate = t->limits.rate != r->rate;
+
     t->limits = *r;
+    if (r->name[0] != '\0') /* it had none while its section was gone */
+        memcpy(t->name, r->name, sizeof(t->name));
     /* partners: mcd_share_charge(), mcd_tenant_may(), mcd_tenant_admit() */
     mcs_store_relaxed(&t->scale, MCD_SHARE_ONE / r->weight);
     mcs_store_relaxed(&t->rate, r->rate);
     mcs_store_relaxed(&t->tasks_max, r->tasks);
     mcs_store_relaxed(&t->batches_max, r->batches);
+    /* What it owes was reckoned at the other rate: days, where that was a few bytes a second. After the rate, so
+     * that mcd_tenant_pay(), the partner, which loses its exchange to this, finds the new one. */
+    if (other_rate)
+        mcs_store_release(&t->due, UINT64_C(0));
 }
 
 /* The oldest one without a session goes when there are too many. */
@@ -71,10 +79,7 @@ static int get(struct mcd_tenants *all, const struct mcd_tenant_rule *r, uint64_
         memset(t, 0, sizeof(*t));
         t->id = id;
         t->named = id >> 63 != 0;
-        if (r->name[0] != '\0')
-            memcpy(t->name, r->name, sizeof(t->name));
-        else
-            snprintf(t->name, sizeof(t->name), t->named ? "%#" PRIx64 : "%" PRIu64, id);
+        snprintf(t->name, sizeof(t->name), t->named ? "%#" PRIx64 : "%" PRIu64, id);
         t->next = all->list;
         all->list = t;
         all->count++;
@@ -118,7 +123,7 @@ void mcd_tenants_adopt(struct mcd_tenants *all, const struct mcd_config *c)
             continue;
         }
         for (uint64_t i = 1; i <= c->ntenants; i++)
-            if (strcmp(c->tenants[i].name, t->name) == 0)
+            if (mcd_tenant_id(c->tenants[i].name) == t->id)
                 set_limits(t, &c->tenants[i]);
     }
 }
@@ -205,13 +210,15 @@ bool mcd_tenant_may(const struct mcd_tenant *t, uint64_t now)
 
 void mcd_tenant_pay(struct mcd_tenant *t, uint64_t bytes, uint64_t now, uint64_t tick_hz)
 {
-    uint64_t rate = mcs_load_relaxed(&t->rate); /* partner: set_limits() */
     uint64_t saved = tick_hz / SAVED_PARTS, due, next;
 
-    if (rate == 0)
-        return;
-    due = mcs_load_relaxed(&t->due); /* partner: the exchange below, in any engine */
+    /* partners: set_limits(), and the exchange below in any engine */
+    due = mcs_load_acquire(&t->due);
     do {
+        uint64_t rate = mcs_load_relaxed(&t->rate);
+
+        if (rate == 0)
+            return;
         next = now > saved && due < now - saved ? now - saved : due;
         next += (uint64_t)((unsigned __int128)bytes * tick_hz / rate);
     } while (!mcs_compare_exchange(&t->due, &due, next));

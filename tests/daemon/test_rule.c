@@ -242,3 +242,64 @@ Test(rule, tenants_come_go_and_change)
     cr_assert_lt(all.count, 300u);
     mcd_tenants_fini(&all);
 }
+
+#define HZ UINT64_C(1000000000)
+
+/* A debt was reckoned at the rate of then: under another rate it is none. */
+Test(rule, a_rate_that_is_raised_counts_at_once)
+{
+    static struct mcd_config c;
+    struct mcd_tenants all = {0};
+    struct mcd_tenant *user;
+    const gid_t gid = 77;
+    char error[512];
+
+    mcd_config_init(&c);
+    cr_assert_eq(mcd_config_set(&c, "tenant.rate=1", error, sizeof(error)), 0, "%s", error);
+    cr_assert_eq(mcd_tenant_get(&all, &c, 4000, &gid, 1, &user), 0);
+    mcd_tenant_pay(user, 1 << 20, HZ, HZ); /* twelve days */
+    mcd_tenants_adopt(&all, &c);
+    cr_assert(!mcd_tenant_may(user, 1000 * HZ), "a reload that changes nothing is no way out");
+    cr_assert_eq(mcd_config_set(&c, "tenant.rate=0", error, sizeof(error)), 0, "%s", error);
+    mcd_tenants_adopt(&all, &c);
+    cr_assert(mcd_tenant_may(user, 1000 * HZ));
+    cr_assert_eq(mcd_config_set(&c, "tenant.rate=1G", error, sizeof(error)), 0, "%s", error);
+    mcd_tenants_adopt(&all, &c);
+    cr_assert(mcd_tenant_may(user, 1000 * HZ));
+    mcd_tenant_pay(user, 1 << 20, 1000 * HZ, HZ);
+    mcd_tenant_put(&all, user); /* nor is a new connection */
+    cr_assert_eq(mcd_tenant_get(&all, &c, 4000, &gid, 1, &user), 0);
+    mcd_tenant_pay(user, 1 << 30, 1000 * HZ, HZ);
+    mcd_tenant_put(&all, user);
+    cr_assert_eq(mcd_tenant_get(&all, &c, 4000, &gid, 1, &user), 0);
+    cr_assert(!mcd_tenant_may(user, 1000 * HZ));
+    mcd_tenant_put(&all, user);
+    mcd_tenants_fini(&all);
+}
+
+/* Sessions of an earlier agent whose section is gone have the limits of [tenant], until it is back. */
+Test(rule, a_section_that_comes_back_is_theirs_who_had_it)
+{
+    static struct mcd_config c;
+    struct mcd_tenants all = {0};
+    struct mcd_tenant *t, *fresh;
+    const gid_t gid = 77;
+    char error[512];
+
+    mcd_config_init(&c);
+    cr_assert_eq(mcd_config_set(&c, "tenant.weight=3", error, sizeof(error)), 0, "%s", error);
+    cr_assert_eq(mcd_tenant_get_again(&all, &c, mcd_tenant_id("serving"), &t), 0);
+    cr_assert_eq(t->limits.weight, 3u);
+    cr_assert_eq(strncmp(t->name, "0x", 2), 0, "%s", t->name);
+    cr_assert_eq(mcd_config_set(&c, "tenant:serving.weight=8", error, sizeof(error)), 0);
+    cr_assert_eq(mcd_config_set(&c, "tenant:serving.uids=4000", error, sizeof(error)), 0);
+    mcd_tenants_adopt(&all, &c);
+    cr_assert_eq(t->limits.weight, 8u);
+    cr_assert_eq(t->scale, MCD_SHARE_ONE / 8);
+    cr_assert_str_eq(t->name, "serving");
+    cr_assert_eq(mcd_tenant_get(&all, &c, 4000, &gid, 1, &fresh), 0);
+    cr_assert_eq(t, fresh);
+    mcd_tenant_put(&all, t);
+    mcd_tenant_put(&all, fresh);
+    mcd_tenants_fini(&all);
+}
