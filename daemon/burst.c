@@ -20,8 +20,8 @@
 
 static void break_queue(struct mcd_engine *g, struct mcd_queue *q, const char *what)
 {
-    mcd_log_limited(MCD_LOG_WARNING, "session %u, queue %u: %s, ending the session", q->session->id,
-                    q->id, what);
+    mcd_log_cause(what, MCD_LOG_WARNING, "session %u, queue %u: %s, ending the session",
+                  q->session->id, q->id, what);
     mcs_count(&g->counters.broken, 1);
     q->broken = true;
     mcs_store_release(&q->error, (uint32_t)MCS_PROTOCOL); /* partner: mcd_sessions_poll() */

@@ -15,7 +15,7 @@
 
 #include "shm/atomic.h"
 
-#define PLACES 64u
+#define PLACES 128u
 #define MINUTE_NS UINT64_C(60000000000)
 
 /* set by the control thread, read by all; no order with anything else is needed */
@@ -143,7 +143,9 @@ static bool allowed(struct mcd_log_limit *limit, int level, const char *format)
     return false;
 }
 
-static void write_line(struct mcd_log_limit *limit, int level, const char *format, va_list ap)
+/* told: what stands for the lines that are left out. */
+static void write_line(struct mcd_log_limit *limit, int level, const char *told, const char *format,
+                       va_list ap)
 {
     char line[1024];
     int saved = errno;
@@ -151,7 +153,7 @@ static void write_line(struct mcd_log_limit *limit, int level, const char *forma
 
     if (level > mcs_load_relaxed(&log_level))
         return;
-    if (level < MCD_LOG_DEBUG && !allowed(limit, level, format)) {
+    if (level < MCD_LOG_DEBUG && !allowed(limit, level, told)) {
         errno = saved;
         return;
     }
@@ -167,26 +169,26 @@ void mcd_log_(struct mcd_log_limit *limit, int level, const char *format, ...)
     va_list ap;
 
     va_start(ap, format);
-    write_line(limit, level, format, ap);
+    write_line(limit, level, format, format, ap);
     va_end(ap);
 }
 
-/* The limit of a format; formats beyond PLACES share the last one. */
-static struct mcd_log_limit *place_of(const char *format)
+/* The limit of a static text; those beyond PLACES share the last one. */
+static struct mcd_log_limit *place_of(const char *text)
 {
     static struct {
-        const char *format;
+        const char *text;
         struct mcd_log_limit limit;
     } places[PLACES];
     size_t i = 0;
 
     for (; i < PLACES - 1; i++) {
-        const char *there = mcs_load_acquire(&places[i].format);
+        const char *there = mcs_load_acquire(&places[i].text);
 
         /* partner: this exchange in another thread */
-        if (there == NULL && mcs_compare_exchange(&places[i].format, &there, format))
+        if (there == NULL && mcs_compare_exchange(&places[i].text, &there, text))
             break;
-        if (there == format)
+        if (there == text)
             break;
     }
     return &places[i].limit;
@@ -194,7 +196,7 @@ static struct mcd_log_limit *place_of(const char *format)
 
 void mcd_log_line_v(int level, const char *format, va_list ap)
 {
-    write_line(place_of(format), level, format, ap);
+    write_line(place_of(format), level, format, format, ap);
 }
 
 void mcd_log_line(int level, const char *format, ...)
@@ -203,6 +205,15 @@ void mcd_log_line(int level, const char *format, ...)
 
     va_start(ap, format);
     mcd_log_line_v(level, format, ap);
+    va_end(ap);
+}
+
+void mcd_log_cause(const char *cause, int level, const char *format, ...)
+{
+    va_list ap;
+
+    va_start(ap, format);
+    write_line(place_of(cause), level, cause, format, ap);
     va_end(ap);
 }
 

@@ -39,6 +39,10 @@ void mcd_log_(struct mcd_log_limit *limit, int level, const char *format, ...)
 void mcd_log_line(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void mcd_log_line_v(int level, const char *format, va_list ap)
     __attribute__((format(printf, 2, 0)));
+/* The same limit for each cause by itself, wherever it is told: a static text, which also stands for the lines
+ * left out. One that comes often hides no other. */
+void mcd_log_cause(const char *cause, int level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 /* Tells of lines left out whose minute is over. Once a second, control thread. */
 void mcd_log_flush(void);
 

@@ -372,8 +372,8 @@ void mcd_session_end(struct mcd_session *s, const char *why)
     s->stage = MCD_LIVING;
     s->since = mcd_now_ns();
     if (why != NULL)
-        mcd_log_limited(MCD_LOG_WARNING, "session %u (%s, pid %d, uid %u): ended: %s", s->id,
-                        s->name[0] != '\0' ? s->name : "no name", (int)s->pid, s->uid, why);
+        mcd_log_cause(why, MCD_LOG_WARNING, "session %u (%s, pid %d, uid %u): ended: %s", s->id,
+                      s->name[0] != '\0' ? s->name : "no name", (int)s->pid, s->uid, why);
     /* no later agent will know it, and the client need not look for one */
     mcd_ledger_drop(s->agent->recovery.ledger, MCD_LEDGER_SESSION, s->record);
     s->record = NULL;

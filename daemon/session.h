@@ -132,7 +132,7 @@ void mcd_session_move(struct mcd_session *s, struct mcd_session *t);
 void mcd_session_accept(struct mcd_agent *a, int socket);
 /* A message, a hang-up or the death of the process. Called from the event loop. */
 void mcd_session_readable(struct mcd_session *s);
-/* Ends the session; idempotent. `why` is logged when it is not NULL. */
+/* Ends the session; idempotent. `why`, a static text, is logged when it is not NULL. */
 void mcd_session_end(struct mcd_session *s, const char *why);
 /* Drives what waits (operations, endings) and ends sessions that engines or the fault handler
  * complain of. Returns true while something waits for engines. */

@@ -118,6 +118,24 @@ Test(log, a_format_is_a_place_too)
     cr_assert_eq(lines(), 1u);
 }
 
+Test(log, a_cause_that_comes_often_hides_no_other)
+{
+    static const char often[] = "it hangs", once[] = "it lies";
+    unsigned n;
+
+    for (int i = 0; i < 100; i++)
+        mcd_log_cause(often, MCD_LOG_WARNING, "session %d: %s", i, often);
+    n = lines();
+    cr_assert(n >= 10 && n <= 20, "%u lines", n);
+    mcd_log_cause(once, MCD_LOG_WARNING, "session %d: %s", 7, once);
+    cr_assert_eq(lines(), 1u);
+    cr_assert_str_eq(text, "mcshmd: warning: session 7: it lies\n");
+    now += 60000000000;
+    mcd_log_flush();
+    cr_assert_eq(lines(), 1u);
+    cr_assert_not_null(strstr(text, "more lines like this were left out: it hangs\n"), "%s", text);
+}
+
 Test(log, debug_is_for_who_asks)
 {
     for (int i = 0; i < 100; i++)
