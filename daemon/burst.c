@@ -72,6 +72,8 @@ struct fresh {
     bool shared;
     uint8_t asked, allowed; /* a bit a class: may tasks pass? */
     uint64_t given[MCS_CLASS_COUNT];
+    uint64_t other
+        [MCS_CLASS_COUNT]; /* what the others were kept waiting for, no byte of which was moved */
 };
 
 /* Into the trace; a burst that comes too soon after another one is left out. */
@@ -196,6 +198,33 @@ static void run_now(struct mcd_engine *g, struct mcd_queue *q, struct fresh *f)
     f->bytes = 0;
 }
 
+/* What ended without a byte moved, or went on elsewhere, has cost the others time as well: without that, somebody whose
+ * ring is full of nonsense would never get ahead, and be waited for without end. */
+static void count_other(struct fresh *f, const struct mcs_desc *d)
+{
+    if (f->shared)
+        f->other[d->priority < MCS_CLASS_COUNT ? d->priority : MCS_CLASS_NORMAL] += MCD_PIECE_COST;
+}
+
+static void refuse(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
+                   struct fresh *f, enum mcs_state state, enum mcs_status error)
+{
+    mcd_task_refuse(g, q, d, f->stamp_ns, state, error);
+    count_other(f, d);
+}
+
+/* Behind what came before. */
+static void park(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
+                 struct fresh *f, uint64_t deadline)
+{
+    uint32_t parked = q->parked;
+
+    run_now(g, q, f);
+    mcd_task_park(g, q, d, f->age, deadline);
+    if (q->parked == parked) /* else it counts when its turn comes */
+        count_other(f, d);
+}
+
 static bool good_fields(const struct mcs_desc *d)
 {
     return (d->op == MCS_OP_READ || d->op == MCS_OP_WRITE || d->op == MCS_OP_NOTIFY) &&
@@ -215,6 +244,7 @@ static bool accept(struct mcd_engine *g, struct mcd_queue *q, struct mcs_desc *d
 
     if (__builtin_expect(d->op == MCS_OP_CANCEL, 0)) {
         cancel(g, q, d);
+        count_other(f, d);
         return true;
     }
     if (d->slot >= q->shm.slots || d->batch >= q->shm.batches) {
@@ -237,29 +267,27 @@ static bool accept(struct mcd_engine *g, struct mcd_queue *q, struct mcs_desc *d
         f->stamp_ns = mcd_clip32(mcd_ticks_to_ns(g, f->age));
     }
     if (!good_fields(d)) {
-        mcd_task_refuse(g, q, d, f->stamp_ns, MCS_STATE_INVALID, MCS_INVALID_ARGUMENT);
+        refuse(g, q, d, f, MCS_STATE_INVALID, MCS_INVALID_ARGUMENT);
         return true;
     }
     deadline = (d->deadline_us != 0 ? d->deadline_us : mcs_load_relaxed(&g->o.deadline_us)) *
                g->ticks_per_us;
     if (f->age >= deadline) {
-        mcd_task_refuse(g, q, d, f->stamp_ns, MCS_STATE_TIMEOUT, MCS_TIMEOUT);
+        refuse(g, q, d, f, MCS_STATE_TIMEOUT, MCS_TIMEOUT);
         return true;
     }
     if (d->op == MCS_OP_NOTIFY || d->shape != MCS_SHAPE_ONE || (d->flags & MCS_DESC_NOTIFY) != 0 ||
         d->length > *budget || !may_run_now(q, d) || (f->shared && !may_pass(g, q, d, f))) {
-        run_now(g, q, f); /* what came before stays before */
-        mcd_task_park(g, q, d, f->age, deadline);
+        park(g, q, d, f, deadline);
         return true;
     }
     error = mcd_resolve(q, d, d->local_offset, d->remote_addr, d->length, &f->found, slice);
     if (error == MCD_ELSEWHERE) {
-        run_now(g, q, f);
-        mcd_task_park(g, q, d, f->age, deadline);
+        park(g, q, d, f, deadline);
         return true;
     }
     if (error != MCS_OK) {
-        mcd_task_refuse(g, q, d, f->stamp_ns, mcd_state_of(error), error);
+        refuse(g, q, d, f, mcd_state_of(error), error);
         return true;
     }
     __builtin_prefetch(d->op == MCS_OP_WRITE ? slice->local : slice->remote, 0);
@@ -290,6 +318,8 @@ static void show_depth(struct mcd_queue *q, bool full)
 static void charge(struct mcd_engine *g, struct mcd_queue *q, const struct fresh *f)
 {
     for (unsigned c = 0; c < MCS_CLASS_COUNT; c++) {
+        if (f->other[c] != 0)
+            mcd_share_count(&g->shares, &q->leaf, c, f->other[c]);
         if (f->given[c] == 0)
             continue;
         g->spent += f->given[c];
@@ -297,9 +327,10 @@ static void charge(struct mcd_engine *g, struct mcd_queue *q, const struct fresh
     }
 }
 
-void mcd_queue_share(struct mcd_engine *g, struct mcd_queue *q)
+/* Classes of which something parked could go on, a bit each. */
+static unsigned ready_classes(const struct mcd_queue *q)
 {
-    unsigned ready = 0, busy;
+    unsigned ready = 0;
 
     for (unsigned c = 0; c < MCS_CLASS_COUNT; c++) {
         uint32_t slot = q->list_head[c];
@@ -308,15 +339,30 @@ void mcd_queue_share(struct mcd_engine *g, struct mcd_queue *q)
             ((q->tasks[slot].desc.flags & MCS_DESC_FENCE) == 0 || q->age_head == slot))
             ready |= 1u << c;
     }
+    return ready;
+}
+
+void mcd_queue_share(struct mcd_engine *g, struct mcd_queue *q)
+{
+    unsigned ready = ready_classes(q), busy;
+
     busy = ready | (q->full ? 1u << q->full_class : 0);
     mcd_share_set(&g->shares, &q->leaf, (uint8_t)busy, (uint8_t)ready);
 }
 
-/* More of the same is on its way: others do not get ahead of this queue in the meantime. */
-static void note_full(struct mcd_queue *q, const struct mcs_desc *last)
+/* More of the same is on its way: others do not get ahead of this queue in the meantime, if it was given something
+ * or something of that class waits for its turn. For what waits behind a FENCE nobody waits. */
+static void note_full(struct mcd_queue *q, const struct mcs_desc *last, const struct fresh *f)
 {
-    q->full = last->priority < MCS_CLASS_COUNT;
-    q->full_class = last->priority;
+    unsigned class = last->priority;
+    bool any = false;
+
+    if (class < MCS_CLASS_COUNT)
+        any = (ready_classes(q) >> class & 1) != 0;
+    for (unsigned c = 0; c < MCS_CLASS_COUNT; c++)
+        any = any || f->given[c] != 0 || f->other[c] != 0;
+    q->full = any && class < MCS_CLASS_COUNT;
+    q->full_class = (uint8_t) class;
 }
 
 bool mcd_queue_turn(struct mcd_engine *g, struct mcd_queue *q)
@@ -346,6 +392,7 @@ bool mcd_queue_turn(struct mcd_engine *g, struct mcd_queue *q)
     if (fresh.shared) {
         fresh.asked = fresh.allowed = 0;
         memset(fresh.given, 0, sizeof(fresh.given));
+        memset(fresh.other, 0, sizeof(fresh.other));
     }
     for (int i = 0; i < n; i++)
         if (!accept(g, q, &descs[i], &fresh, &budget))
@@ -356,7 +403,7 @@ bool mcd_queue_turn(struct mcd_engine *g, struct mcd_queue *q)
     any = n != 0;
     q->full = false;
     if (n == (int)MCD_BURST && !alone)
-        note_full(q, &descs[n - 1]);
+        note_full(q, &descs[n - 1], &fresh);
     if (q->list_head[MCD_WAITING] != MCD_NO_TASK && !q->broken)
         any |= mcd_waiting_run(g, q);
     if (q->parked != 0 || q->full || q->leaf.share.busy != 0)

@@ -334,8 +334,7 @@ static bool has_others(const struct mcd_share_group *g, const struct mcd_share *
     return g->nbusy[class] != (uint32_t)(m->busy >> class & 1);
 }
 
-void mcd_share_charge(struct mcd_shares *s, struct mcd_share_leaf *l, unsigned class,
-                      uint64_t bytes, uint64_t now)
+void mcd_share_count(struct mcd_shares *s, struct mcd_share_leaf *l, unsigned class, uint64_t bytes)
 {
     struct mcd_share_session *k = l->session;
     struct mcd_share_tenant *t = k->tenant;
@@ -347,11 +346,17 @@ void mcd_share_charge(struct mcd_shares *s, struct mcd_share_leaf *l, unsigned c
     /* partner: set_limits() in tenant.c */
     give(&s->tenants, &t->share, 0, bytes * mcs_load_relaxed(&t->tenant->scale),
          s->tenants.busy != NULL && (s->tenants.busy != &t->share || t->share.next != NULL));
-    mcd_tenant_pay(t->tenant, bytes, now, s->tick_hz);
     t->passed[class] -= owed < t->passed[class] ? owed : t->passed[class];
     for (unsigned c = class + 1; c < MCS_CLASS_COUNT; c++)
         if (t->sessions.nbusy[c] != 0 && t->passed[c] < most)
             t->passed[c] += turn;
+}
+
+void mcd_share_charge(struct mcd_shares *s, struct mcd_share_leaf *l, unsigned class,
+                      uint64_t bytes, uint64_t now)
+{
+    mcd_share_count(s, l, class, bytes);
+    mcd_tenant_pay(l->session->tenant->tenant, bytes, now, s->tick_hz);
 }
 
 static bool is_ahead(const struct mcd_shares *s, struct mcd_share_group *g,

@@ -99,6 +99,9 @@ struct mcd_share_leaf *mcd_share_pick(struct mcd_shares *s, uint64_t now, unsign
 /* It was given so many bytes. */
 void mcd_share_charge(struct mcd_shares *s, struct mcd_share_leaf *l, unsigned class,
                       uint64_t bytes, uint64_t now);
+/* The same of what costs time and is no byte of its tenant's rate. */
+void mcd_share_count(struct mcd_shares *s, struct mcd_share_leaf *l, unsigned class,
+                     uint64_t bytes);
 /* May something small of it be done at once, before whoever waits? */
 bool mcd_share_may_pass(struct mcd_shares *s, struct mcd_share_leaf *l, unsigned class,
                         uint64_t now);

@@ -248,6 +248,47 @@ Test(share, a_fence_waits_and_keeps_its_share, .timeout = 60)
     shr_fini(&x);
 }
 
+/* Who fills his ring with what cannot be done is not waited for longer than his share of the time. */
+Test(share, nonsense_keeps_nobody_waiting, .timeout = 60)
+{
+    enum { TURNS = 2000 };
+
+    for (unsigned kind = 0; kind < 3; kind++) {
+        struct sharers x;
+        struct mcd_tenant t[2];
+        struct sharer *bad, *good;
+
+        shr_init(&x, SLICE);
+        shr_tenant(&t[0], 1);
+        shr_tenant(&t[1], 1);
+        bad = shr_add(&x, &t[0], NULL);
+        good = shr_add(&x, &t[1], NULL);
+        good->length = KiB(64);
+        good->depth = 4;
+        for (unsigned i = 0; i < TURNS; i++) {
+            for (uint32_t k = 0; k < MCD_BURST; k++) {
+                struct mcs_desc d = fix_desc(&x.f, MCS_OP_WRITE, 64);
+
+                d.slot = d.batch = k;
+                d.generation = d.batch_generation = ++bad->generation;
+                d.priority = MCS_CLASS_NORMAL;
+                if (kind == 0)
+                    d.op = 77;
+                else if (kind == 1)
+                    d.op = MCS_OP_CANCEL;
+                else
+                    d.extent = 0;
+                if (!mcs_ring_push(bad->client.ring, &d, 1))
+                    break;
+            }
+            shr_run(&x, 1);
+        }
+        cr_assert_gt(shr_bytes(good), TURNS * KiB(1), "%llu bytes, kind %u",
+                     (unsigned long long)shr_bytes(good), kind);
+        shr_fini(&x);
+    }
+}
+
 /* Who wanted nothing for a while has saved nothing up, and does not pay for it either. */
 Test(share, nothing_is_saved_up, .timeout = 60)
 {
