@@ -57,8 +57,11 @@ void doctor_check_container(struct doctor *d)
                    "let tenants be users that the agent's namespace has a number for",
                    "this is a user namespace (uid %lu here is %lu outside, %lu of them): the agent "
                    "sees users "
-                   "that it has no number for as 65534, all of them one tenant",
-                   inside, outside, count);
+                   "that it has no number for as 65534, and %s",
+                   inside, outside, count,
+                   strcmp(doctor_setting(d, "agent.unmapped_users"), "share") == 0
+                       ? "makes all of them one tenant"
+                       : "refuses them");
 }
 
 void doctor_check_seccomp(struct doctor *d)

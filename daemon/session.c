@@ -18,6 +18,7 @@
 #include "quiet.h"
 #include "shm/failpoint.h"
 #include "tenant.h"
+#include "userns.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77 /* asm-generic/socket.h since 6.5 */
@@ -63,6 +64,7 @@ static int find_account(struct mcd_session *s, gid_t gid)
 {
     gid_t few[64], *gids = few, *many = NULL;
     socklen_t n = sizeof(few) - sizeof(gid_t);
+    size_t known;
     int res = 0;
 
     if (getsockopt(s->socket, SOL_SOCKET, SO_PEERGROUPS, few + 1, &n) != 0) {
@@ -74,8 +76,8 @@ static int find_account(struct mcd_session *s, gid_t gid)
             n = 0; /* a kernel before 4.13, or no memory: the primary group alone counts */
     }
     gids[0] = gid;
-    res = mcd_tenant_get(&s->agent->tenants, &s->agent->config, s->uid, gids, 1 + n / sizeof(gid_t),
-                         &s->account);
+    known = mcd_userns_known_groups(gids, 1 + n / sizeof(gid_t));
+    res = mcd_tenant_get(&s->agent->tenants, &s->agent->config, s->uid, gids, known, &s->account);
     free(many);
     if (res == 0)
         s->tenant = s->account->id;

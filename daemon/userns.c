@@ -3,12 +3,18 @@
 
 #include <stdio.h>
 
-#define OVERFLOW_UID 65534 /* the kernel's default; kept where /proc says nothing */
+#define OVERFLOW_ID 65534 /* the kernel's default; kept where /proc says nothing */
 
-static struct {
+/* Users, or groups. */
+struct shown {
+    const char *map, *overflow; /* files */
     bool known, whole;
-    unsigned overflow;
-} self;
+    unsigned as;
+};
+static struct shown users = {.map = "/proc/self/uid_map",
+                             .overflow = "/proc/sys/kernel/overflowuid"};
+static struct shown groups = {.map = "/proc/self/gid_map",
+                              .overflow = "/proc/sys/kernel/overflowgid"};
 
 bool mcd_userns_is_whole(const char *map)
 {
@@ -18,29 +24,44 @@ bool mcd_userns_is_whole(const char *map)
            count == (unsigned)-1;
 }
 
-static void look(void)
+static void look(struct shown *s)
 {
     char line[128] = "";
-    FILE *f = fopen("/proc/self/uid_map", "re");
+    FILE *f = fopen(s->map, "re");
 
     /* without /proc there is no telling: then what may be shared counts as shared */
     if (f != NULL) {
-        self.whole = fgets(line, sizeof(line), f) != NULL && mcd_userns_is_whole(line);
+        s->whole = fgets(line, sizeof(line), f) != NULL && mcd_userns_is_whole(line);
         fclose(f);
     }
-    self.overflow = OVERFLOW_UID;
-    f = fopen("/proc/sys/kernel/overflowuid", "re");
+    s->as = OVERFLOW_ID;
+    f = fopen(s->overflow, "re");
     if (f != NULL) {
-        if (fscanf(f, "%u", &self.overflow) != 1)
-            self.overflow = OVERFLOW_UID;
+        if (fscanf(f, "%u", &s->as) != 1)
+            s->as = OVERFLOW_ID;
         fclose(f);
     }
-    self.known = true;
+    s->known = true;
+}
+
+static bool unmapped(struct shown *s, unsigned id)
+{
+    if (!s->known)
+        look(s);
+    return !s->whole && id == s->as;
 }
 
 bool mcd_userns_unmapped(uid_t uid)
 {
-    if (!self.known)
-        look();
-    return !self.whole && uid == self.overflow;
+    return unmapped(&users, uid);
+}
+
+size_t mcd_userns_known_groups(gid_t *gids, size_t n)
+{
+    size_t k = 0;
+
+    for (size_t i = 0; i < n; i++)
+        if (!unmapped(&groups, gids[i]))
+            gids[k++] = gids[i];
+    return k;
 }

@@ -15,5 +15,8 @@ bool mcd_userns_unmapped(uid_t uid);
 
 /* Does this text of a uid_map map every user to itself, as the host's own namespace does? */
 bool mcd_userns_is_whole(const char *map);
+/* Leaves out those of these groups that are unmapped: they look all the same, so no rule may go by them. Returns
+ * how many are left. */
+size_t mcd_userns_known_groups(gid_t *gids, size_t n);
 
 #endif
