@@ -330,16 +330,17 @@ static void cell(char *out, size_t size, const cJSON *o, const char *name, enum 
 static void print_agent(const cJSON *a)
 {
     uint64_t up = table_number(get(a, "uptime_s"));
-    char used[32], size[32], page[32], socket[160];
+    char used[32], size[32], page[32], socket[160], version[64];
 
     cell(used, sizeof(used), a, "pool_used", CELL_BYTES);
     cell(size, sizeof(size), a, "pool_size", CELL_BYTES);
     cell(page, sizeof(page), a, "page_size", CELL_BYTES);
     cell(socket, sizeof(socket), a, "socket", CELL_TEXT);
+    cell(version, sizeof(version), a, "version", CELL_TEXT);
     printf("mcshmd %s, pid %" PRIu64 ", up %" PRIu64 "d %02" PRIu64 ":%02" PRIu64 ":%02" PRIu64
            ", %s\n",
-           get(a, "version")->valuestring, table_number(get(a, "pid")), up / 86400, up / 3600 % 24,
-           up / 60 % 60, up % 60, socket);
+           version, table_number(get(a, "pid")), up / 86400, up / 3600 % 24, up / 60 % 60, up % 60,
+           socket);
     printf("pool %s of %s, pages of %s, %" PRIu64 " extents; %" PRIu64
            " sessions; last sign of life %.1f s ago\n",
            used, size, page, table_number(get(a, "extents")), table_number(get(a, "sessions")),

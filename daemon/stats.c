@@ -151,14 +151,34 @@ static void copy_range(struct mcd_stats *s, uint64_t offset, uint64_t size)
     }
 }
 
+/* Rows the way their readers want them: one that has changed hands is odd in the file, too, while it is copied. */
+static void copy_rows(struct mcd_stats *s, uint64_t offset, uint32_t rows, uint64_t size)
+{
+    for (uint32_t i = 0; i < rows; i++, offset += size) {
+        const uint32_t *from = (const uint32_t *)((const char *)s->header + offset);
+        uint32_t *to = (uint32_t *)((char *)s->copy + offset);
+        uint32_t generation = mcs_load_relaxed(&from[0]); /* this thread has stored it */
+        bool changed = mcs_load_relaxed(&to[0]) != generation;
+
+        if (changed)
+            mcs_stats_fill_begin(&to[0]);
+        if (generation != 0) {
+            mcs_store_relaxed(&to[1], from[1]); /* whose it is; partner: mcs_stats_copy() */
+            copy_range(s, offset + sizeof(uint64_t), size - sizeof(uint64_t));
+        }
+        if (changed)
+            mcs_stats_fill_end(&to[0], generation);
+    }
+}
+
 /* The magic comes last when it is new: nobody reads half a file. */
 static void copy_out(struct mcd_stats *s)
 {
     const struct mcs_stats_header *h = s->header;
 
     copy_range(s, sizeof(h->magic), h->sessions_offset - sizeof(h->magic));
-    copy_range(s, h->sessions_offset, (uint64_t)s->top_session * h->session_size);
-    copy_range(s, h->queues_offset, (uint64_t)s->top_queue * h->queue_size);
+    copy_rows(s, h->sessions_offset, s->top_session, h->session_size);
+    copy_rows(s, h->queues_offset, s->top_queue, h->queue_size);
     mcs_store_release((uint64_t *)s->copy, h->magic); /* partner: mcshm_monitor_open() */
 }
 

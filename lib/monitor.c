@@ -10,7 +10,9 @@
 
 #include "shm/stats.h"
 
-#define TRIES 16 /* copies of a row that changes hands while it is copied */
+#define TRIES 16        /* copies of a row that changes hands while it is copied */
+#define ROWS_MAX 65536u /* of a kind; no agent makes so many */
+#define SKEW_NS UINT64_C(1000000000)
 
 struct mcshm_monitor {
     const struct mcs_stats_header *map;
@@ -33,7 +35,7 @@ static uint64_t word(const uint64_t *p)
 static bool rows_fit(uint64_t offset, uint32_t rows, uint32_t size, size_t ours, uint64_t total)
 {
     return offset % 8 == 0 && size % 8 == 0 && size >= ours && offset <= total &&
-           (uint64_t)rows * size <= total - offset;
+           rows <= ROWS_MAX && (uint64_t)rows * size <= total - offset;
 }
 
 static bool sound(const struct mcs_stats_header *h, uint64_t size)
@@ -147,17 +149,18 @@ static uint64_t ticks_to_ns(const struct mcshm_monitor *m, uint64_t ticks)
     return (uint64_t)((unsigned __int128)ticks * 1000000000u / m->h.tick_hz);
 }
 
-static void read_agent(struct mcshm_monitor *m, uint64_t now)
+static void read_agent(struct mcshm_monitor *m)
 {
     const struct mcs_stats_header *h = m->map;
     mcshm_monitor_agent *a = &m->view.agent;
-    uint64_t beat = word(&h->beat_ns);
+    uint64_t beat = word(&h->beat_ns), now = (uint64_t)mcl_now_ns(); /* in this order */
 
     *a = (mcshm_monitor_agent){
         .incarnation = m->h.agent_incarnation,
         .pid = m->h.pid,
         .uptime_ns = since(m->h.started_ns, now),
-        .silent_ns = since(beat, now),
+        /* the clock begins anew when the machine starts: what lies on a disk may be from before */
+        .silent_ns = beat > now + SKEW_NS ? now : since(beat, now),
         .copied = (m->h.flags & MCS_STATS_COPIED) != 0,
         .pool_size = word(&h->pool_size),
         .pool_used = word(&h->pool_used),
@@ -293,7 +296,7 @@ MCSHM_API mcshm_status mcshm_monitor_read(mcshm_monitor *m, const mcshm_monitor_
 {
     if (m == NULL || out == NULL)
         return mcl_fail(MCSHM_INVALID_ARGUMENT, "mcshm_monitor_read: an argument is NULL");
-    read_agent(m, (uint64_t)mcl_now_ns());
+    read_agent(m);
     read_engines(m);
     read_clients(m);
     *out = &m->view;

@@ -211,6 +211,113 @@ Test(stats, a_row_that_changes_hands_is_not_two_halves)
     mcshm_monitor_close(m);
 }
 
+/* As on a disk: the rows are private, and copied out. */
+static void on_a_disk(void)
+{
+    struct mcd_stats *s = &a.stats;
+    const struct mcs_stats_header *h;
+
+    if (s->copy != NULL)
+        return;
+    s->copy = s->header;
+    s->header = aligned_alloc(4096, s->size);
+    cr_assert_not_null(s->header);
+    memcpy(s->header, s->copy, s->size);
+    s->header->flags |= MCS_STATS_COPIED;
+    h = s->header;
+    s->sessions = (struct mcs_stats_session *)((char *)s->header + h->sessions_offset);
+    s->queues = (struct mcs_stats_queue *)((char *)s->header + h->queues_offset);
+    mcd_stats_refresh(&a);
+}
+
+/* From one hand to the next between two copies. */
+static void *change_hands_unseen(void *context)
+{
+    (void)context;
+    for (uint32_t i = 1; mcs_load_relaxed(&stop) == 0; i++) {
+        struct mcd_session *s = session(i, "");
+        struct mcd_queue *q;
+
+        snprintf(s->name, sizeof(s->name), "%u", i);
+        s->tenant = i;
+        q = queue(s, i);
+        mcs_store_relaxed(&q->stats->sums.tasks, (uint64_t)i);
+        mcd_stats_refresh(&a);
+        mcd_stats_queue_gone(s, q);
+        mcd_stats_forget(s);
+        free(q);
+        free(s);
+    }
+    return NULL;
+}
+
+Test(stats, a_row_that_is_copied_out_is_not_two_halves)
+{
+    const mcshm_monitor_view *v;
+    unsigned seen = 0;
+    pthread_t thread;
+    mcshm_monitor *m;
+
+    on_a_disk();
+    cr_assert_eq(mcshm_monitor_open(a.config.socket, &m), MCSHM_OK);
+    stop = 0;
+    pthread_create(&thread, NULL, change_hands_unseen, NULL);
+    for (int i = 0; seen < 20000 && i < 10000000; i++) {
+        char name[16];
+
+        if (mcshm_monitor_read(m, &v) != MCSHM_OK || v->nclients == 0)
+            continue;
+        seen++;
+        cr_assert_eq(v->nclients, 1u);
+        snprintf(name, sizeof(name), "%u", v->clients[0].session);
+        cr_assert_str_eq(v->clients[0].name, name);
+        cr_assert_eq(v->clients[0].tenant, v->clients[0].session);
+        cr_assert_eq(v->clients[0].tasks % v->clients[0].session, 0u);
+    }
+    mcs_store_relaxed(&stop, 1u);
+    pthread_join(thread, NULL);
+    cr_assert_gt(seen, 0u);
+    mcshm_monitor_close(m);
+}
+
+/* A file on a disk outlives the machine's clock. */
+Test(stats, a_beat_from_before_the_machine_started_is_no_sign_of_life)
+{
+    const mcshm_monitor_view *v;
+    mcshm_monitor *m;
+
+    cr_assert_eq(mcshm_monitor_open(a.config.socket, &m), MCSHM_OK);
+    cr_assert_lt(look(m)->agent.silent_ns, mcd_now_ns() / 2);
+    a.stats.header->beat_ns = UINT64_MAX / 2;
+    cr_assert_eq(mcshm_monitor_read(m, &v), MCSHM_OK);
+    cr_assert_gt(v->agent.silent_ns, mcd_now_ns() / 2);
+    mcshm_monitor_close(m);
+}
+
+/* As many rows as a number holds, in a file of holes: one more would be none. */
+Test(stats, a_file_that_claims_too_many_rows_is_refused)
+{
+    struct mcs_stats_header h = *a.stats.header;
+    char path[128], socket[112];
+    mcshm_monitor *m;
+    FILE *f;
+
+    snprintf(socket, sizeof(socket), "%s/t", folder);
+    snprintf(path, sizeof(path), "%s.stats", socket);
+    f = fopen(path, "w");
+    cr_assert_not_null(f);
+    h.session_rows = h.queue_rows = 0;
+    h.engine_rows = UINT32_MAX;
+    h.total_size = h.engines_offset + (uint64_t)h.engine_rows * h.engine_size;
+    h.sessions_offset = h.queues_offset = h.engines_offset;
+    cr_assert_eq(fwrite(&h, sizeof(h), 1, f), 1u);
+    cr_assert_eq(fclose(f), 0);
+    cr_assert_eq(truncate(path, (off_t)h.total_size), 0);
+    cr_assert_eq(mcshm_monitor_open(socket, &m), MCSHM_BAD_SHM);
+    cr_assert_null(m);
+    cr_assert_eq(unlink(path), 0);
+}
+
 /* ---- the last tasks of a queue ---------------------------------------------------- */
 
 static struct mcd_trace trace;
