@@ -161,9 +161,6 @@ enum tenant_value {
 
 static double tenant_value(struct mcd_agent *a, const struct mcd_tenant *n, enum tenant_value what)
 {
-    struct mcd_tenant_sums sums;
-
-    mcd_tenant_sum(n, a->sessions, &sums);
     switch (what) {
     case TENANT_MEMORY:
         return (double)n->memory;
@@ -176,11 +173,11 @@ static double tenant_value(struct mcd_agent *a, const struct mcd_tenant *n, enum
     case TENANT_WEIGHT:
         return (double)n->limits.weight;
     case TENANT_TASKS:
-        return (double)sums.tasks;
+        return (double)n->sums.tasks;
     case TENANT_BYTES:
-        return (double)sums.bytes;
+        return (double)n->sums.bytes;
     case TENANT_CALLER_BYTES:
-        return (double)sums.caller_bytes;
+        return (double)n->sums.caller_bytes;
     case TENANT_THROTTLED:
         return (double)mcd_tenant_throttled_ms(n, a->tick_hz) / 1000;
     }
@@ -207,6 +204,7 @@ static void tenants(struct mcd_agent *a, struct text *t)
          TENANT_THROTTLED},
     };
 
+    mcd_tenants_sum(&a->tenants, a->sessions);
     for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++) {
         add(t, "# HELP mcshm_tenant_%s %s\n# TYPE mcshm_tenant_%s %s\n", list[i].name, list[i].help,
             list[i].name, list[i].type);

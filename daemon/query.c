@@ -48,14 +48,13 @@ static void tenants(struct mcd_agent *a, const struct mcd_session *asker, cJSON 
 {
     cJSON *list = cJSON_AddArrayToObject(root, "tenants");
 
+    mcd_tenants_sum(&a->tenants, a->sessions);
     for (struct mcd_tenant *t = a->tenants.list; t != NULL; t = t->next) {
-        struct mcd_tenant_sums sums;
         uint64_t refusals = 0;
         cJSON *o, *r;
 
         if (!mcd_may_see(asker, t->id))
             continue;
-        mcd_tenant_sum(t, a->sessions, &sums);
         o = cJSON_CreateObject();
         cJSON_AddStringToObject(o, "name", t->name);
         add_hex(o, "id", t->id);
@@ -66,9 +65,9 @@ static void tenants(struct mcd_agent *a, const struct mcd_session *asker, cJSON 
         add_u64(o, "queues", t->queues);
         add_u64(o, "tasks_in_flight", mcs_load_relaxed(&t->tasks));
         add_u64(o, "batches_in_flight", mcs_load_relaxed(&t->batches));
-        add_u64(o, "tasks", sums.tasks);
-        add_u64(o, "bytes", sums.bytes);
-        add_u64(o, "caller_bytes", sums.caller_bytes);
+        add_u64(o, "tasks", t->sums.tasks);
+        add_u64(o, "bytes", t->sums.bytes);
+        add_u64(o, "caller_bytes", t->sums.caller_bytes);
         add_u64(o, "throttled_ms", mcd_tenant_throttled_ms(t, a->tick_hz));
         r = cJSON_AddObjectToObject(o, "refused");
         for (unsigned i = 0; i < MCD_LIMIT_COUNT; i++) {

@@ -139,21 +139,22 @@ void mcd_tenants_fini(struct mcd_tenants *all)
     all->count = 0;
 }
 
-void mcd_tenant_sum(const struct mcd_tenant *t, const struct mcd_session *sessions,
-                    struct mcd_tenant_sums *out)
+void mcd_tenants_sum(struct mcd_tenants *all, const struct mcd_session *sessions)
 {
-    struct mcd_reported reported = {.caller_bytes = t->caller_bytes_gone};
-
-    *out = (struct mcd_tenant_sums){.tasks = t->tasks_gone, .bytes = t->bytes_gone};
+    for (struct mcd_tenant *t = all->list; t != NULL; t = t->next)
+        t->sums = (struct mcd_tenant_sums){
+            .tasks = t->tasks_gone, .bytes = t->bytes_gone, .caller_bytes = t->caller_bytes_gone};
     for (const struct mcd_session *s = sessions; s != NULL; s = s->next) {
-        for (const struct mcd_queue *q = s->account == t ? s->queues : NULL; q != NULL;
-             q = q->next) {
-            out->tasks += mcs_load_relaxed(&q->stats->sums.tasks);
-            out->bytes += mcs_load_relaxed(&q->stats->sums.bytes);
+        for (const struct mcd_queue *q = s->queues; q != NULL; q = q->next) {
+            struct mcd_tenant_sums *sums = &s->account->sums;
+            struct mcd_reported reported = {0};
+
             mcd_queue_reported(q, &reported);
+            sums->tasks += mcs_load_relaxed(&q->stats->sums.tasks);
+            sums->bytes += mcs_load_relaxed(&q->stats->sums.bytes);
+            sums->caller_bytes += reported.caller_bytes;
         }
     }
-    out->caller_bytes = reported.caller_bytes;
 }
 
 bool mcd_tenant_allows(struct mcd_tenant *t, enum mcd_limit what, uint64_t have, uint64_t more)

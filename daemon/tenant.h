@@ -26,6 +26,11 @@ extern const char *const mcd_limit_words[MCD_LIMIT_COUNT]; /* the keys' names */
 
 #define MCD_SHARE_ONE (UINT64_C(1) << 20) /* what a byte counts with weight 1 */
 
+/* What its queues have done: those that are there, and those that are gone. */
+struct mcd_tenant_sums {
+    uint64_t tasks, bytes, caller_bytes;
+};
+
 struct mcd_tenant {
     uint64_t id;                    /* the uid, or mcd_tenant_id() of the name */
     char name[MCD_TENANT_NAME_MAX]; /* of its rule, or the id */
@@ -38,10 +43,11 @@ struct mcd_tenant {
     struct mcd_tenant_rule limits; /* in force */
     uint32_t refs;                 /* connections */
     uint32_t sessions, queues;
-    uint64_t memory;            /* bytes of extents and mappings of its sessions */
-    uint64_t tasks_gone;        /* tasks and bytes of queues that are gone */
-    uint64_t bytes_gone;        /* moved by engines */
-    uint64_t caller_bytes_gone; /* in callers' threads, as they report them */
+    uint64_t memory;             /* bytes of extents and mappings of its sessions */
+    uint64_t tasks_gone;         /* tasks and bytes of queues that are gone */
+    uint64_t bytes_gone;         /* moved by engines */
+    uint64_t caller_bytes_gone;  /* in callers' threads, as they report them */
+    struct mcd_tenant_sums sums; /* as of the last mcd_tenants_sum() */
     struct mcd_tenant *next;
     /* engines, several at a time: mcs_fetch_add() and the like */
     uint64_t tasks __attribute__((aligned(64))); /* taken and not ended at once */
@@ -72,13 +78,9 @@ void mcd_tenant_put(struct mcd_tenants *all, struct mcd_tenant *t);
 void mcd_tenants_adopt(struct mcd_tenants *all, const struct mcd_config *c);
 void mcd_tenants_fini(struct mcd_tenants *all);
 
-/* What its queues have done: those that are there, and those that are gone. */
-struct mcd_tenant_sums {
-    uint64_t tasks, bytes, caller_bytes;
-};
+/* Takes the sums of all of them, in one round through the sessions. */
 struct mcd_session;
-void mcd_tenant_sum(const struct mcd_tenant *t, const struct mcd_session *sessions,
-                    struct mcd_tenant_sums *out);
+void mcd_tenants_sum(struct mcd_tenants *all, const struct mcd_session *sessions);
 
 /* May it have `more` of what it has `have` of? Counts the refusal. Control thread. */
 bool mcd_tenant_allows(struct mcd_tenant *t, enum mcd_limit what, uint64_t have, uint64_t more);
