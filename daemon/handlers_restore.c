@@ -185,6 +185,7 @@ void mcd_on_extent_back(struct mcd_session *s, struct mcs_msg *m, int *fds, unsi
     }
     *nfds = 0; /* the extent's now */
     l->memory -= e->size;
+    s->account->memory -= e->size; /* the session holds it from here on */
     l->extents[i] = l->extents[--l->nextents];
     mcd_session_enter_extent(s, e);
     mcd_session_hold(s, (int64_t)e->size);

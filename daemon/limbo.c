@@ -222,6 +222,7 @@ static bool add_extent(struct mcd_agent *a, struct mcd_session *s, struct mcd_le
     l->extents = more;
     l->extents[l->nextents++] = r;
     l->memory += r->size;
+    s->account->memory += r->size;
     a->pool.used += r->size;
     if (r->address + r->size > a->pool.next_address)
         mcd_pool_skip(&a->pool, r->address + r->size);
@@ -414,6 +415,7 @@ static void drop_rest(struct mcd_session *s)
     for (uint32_t i = 0; i < l->nqueues; i++)
         mcd_ledger_drop(ledger, MCD_LEDGER_QUEUE, l->queues[i]);
     s->agent->pool.used -= l->memory;
+    s->account->memory -= l->memory;
     free(l->extents);
     free(l->queues);
     free(l);

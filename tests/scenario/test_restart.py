@@ -344,6 +344,36 @@ agent.process.send_signal(signal.SIGCONT)
 agent.await_next(pid)
 agent.finish()
 
+# what a client that is not back yet has counts for its tenant: nobody else may have as much meanwhile
+agent = Supervised("tenant.memory=24M")
+
+
+def holder(pipe):
+    c = Client(agent.socket, "holder")
+    p = c.alloc(16 * MiB)
+    pipe.send("ready")
+    pipe.recv()
+    c.free(p)
+    pipe.send(c.info().restarts)
+    pipe.recv()
+    c.close()
+
+
+child = Child(holder)
+child.pipe.recv()
+os.kill(child.pid, signal.SIGSTOP)
+agent.await_next(agent.kill_agent())
+c = Client(agent.socket, "other")
+check("[tenant] memory" in refused(LIMIT, c.alloc, 16 * MiB), "what it was told")
+os.kill(child.pid, signal.SIGCONT)
+child.pipe.send("go on")
+equal(child.pipe.recv(), [1], "restarts of the holder")
+c.free(c.alloc(16 * MiB))
+child.pipe.send("end")
+child.join()
+c.close()
+agent.finish()
+
 # without a supervisor there is nothing to wait for
 agent = Agent()
 c = Client(agent.socket, "realist", reconnect_ms=600000)
