@@ -41,7 +41,7 @@ struct doctor {
     size_t nfindings;
 };
 
-/* One finding of the check that runs. remedy: a format too, or NULL; both share the arguments. */
+/* One finding of the check that runs. remedy: a text, or NULL. */
 void doctor_say(struct doctor *d, enum severity severity, const char *remedy, const char *format,
                 ...) __attribute__((format(printf, 4, 5)));
 
