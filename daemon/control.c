@@ -457,7 +457,7 @@ static void beat(struct mcd_alarm *t)
         a->epochs[i] = epoch;
     }
     if (alive)
-        mcd_keeper_tell(&a->keeper, "WATCHDOG=1");
+        mcd_keeper_beat(&a->keeper);
     mcd_alarm_set(a, t, mcd_now_ns() + a->keeper.watchdog_ns / 4);
 }
 

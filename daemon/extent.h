@@ -36,6 +36,7 @@ struct mcd_extent {
     int fd;
     unsigned refs;           /* the owner and each grant that maps it */
     bool foreign;            /* a memfd the client made */
+    bool partial;            /* came back with allocations that are not known: gives nothing more */
     struct mcd_alloc *alloc; /* NULL when foreign */
     struct mcd_session *owner;
     struct mcd_ledger_extent *record; /* NULL: no ledger is kept, or the owner is gone */

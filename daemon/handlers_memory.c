@@ -182,7 +182,7 @@ void mcd_on_alloc(struct mcd_session *s, struct mcs_msg *m)
     for (uint32_t i = 0; i < MCD_TABLE_SIZE && s->nextents != 0; i++) {
         struct mcd_extent *e = s->extents[i];
 
-        if (e == NULL || e->alloc == NULL || (node >= 0 && e->kind.node != node))
+        if (e == NULL || e->alloc == NULL || e->partial || (node >= 0 && e->kind.node != node))
             continue;
         /* the extent begins at a hugepage's border: larger alignment is the address's matter */
         if ((e->address & (align - 1)) == 0 &&
@@ -289,7 +289,7 @@ void mcd_on_free(struct mcd_session *s, struct mcs_msg *m)
     s->op.extent = e;
     s->op.offset = r.offset;
     s->op.length = size;
-    s->op.last = mcd_alloc_count(e->alloc) == 1;
+    s->op.last = !e->partial && mcd_alloc_count(e->alloc) == 1;
     if (s->op.last)
         leave_extent(s, e);
     mcd_take_away(s, freed);

@@ -210,6 +210,7 @@ void mcd_on_allocs_back(struct mcd_session *s, struct mcs_msg *m)
         return;
     }
     if ((uint64_t)s->nallocs + r->count > s->agent->config.max_allocs) {
+        e->partial = true; /* the client has them all the same */
         refuse(s, MCS_LIMIT, "more allocations than [session] max_allocs");
         return;
     }
@@ -218,6 +219,7 @@ void mcd_on_allocs_back(struct mcd_session *s, struct mcs_msg *m)
     if (i < r->count) {
         while (i-- > 0)
             mcd_alloc_give(e->alloc, r->allocs[i].offset);
+        e->partial = true;
         refuse(s, MCS_BAD_RANGE,
                "allocations must lie in the extent, overlap none, and come in rising order");
         return;

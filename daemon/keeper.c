@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "keeper.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
@@ -59,6 +62,28 @@ void mcd_keeper_tell(const struct mcd_keeper *k, const char *state)
 {
     if (k->tells && sd_notify(0, state) < 0)
         mcd_log_limited(MCD_LOG_WARNING, "who started this agent cannot be told '%.60s'", state);
+}
+
+void mcd_keeper_beat(const struct mcd_keeper *k)
+{
+    const char *name = getenv("NOTIFY_SOCKET");
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    size_t n = name == NULL ? 0 : strlen(name);
+    int fd;
+
+    if (!k->tells || n == 0 || n >= sizeof(to.sun_path))
+        return;
+    fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return;
+    memcpy(to.sun_path, name, n);
+    if (name[0] == '@')
+        to.sun_path[0] = '\0';
+    /* a queue that is full says all, once somebody reads it */
+    (void)!sendto(fd, MCD_KEEPER_BEAT, strlen(MCD_KEEPER_BEAT), MSG_NOSIGNAL,
+                  (const struct sockaddr *)&to,
+                  (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + (name[0] != '@')));
+    close(fd);
 }
 
 void mcd_keeper_store(const struct mcd_keeper *k, const char *name, int fd)

@@ -14,6 +14,7 @@
 #define MCD_KEEPER_LEDGER "mcshm-ledger"
 #define MCD_KEEPER_SOCKET "mcshm-socket"
 /* Beside STOPPING=1: this life ends, and what is kept is for the next one. systemd ignores it. */
+#define MCD_KEEPER_BEAT "WATCHDOG=1"
 #define MCD_KEEPER_KEPT "MCSHM_KEPT=1"
 /* Where the supervisor says its pid, so that an agent whose supervisor has died knows. */
 #define MCD_KEEPER_SUPERVISOR "MCSHM_SUPERVISOR"
@@ -34,6 +35,8 @@ void mcd_keeper_close(struct mcd_keeper *k);
 
 /* Lines of NAME=VALUE. */
 void mcd_keeper_tell(const struct mcd_keeper *k, const char *state);
+/* This agent is alive. Waits for nobody: who is told may himself be stopped. */
+void mcd_keeper_beat(const struct mcd_keeper *k);
 /* Gives a descriptor into keeping, in the place of what had that name. It stays the caller's, too. */
 void mcd_keeper_store(const struct mcd_keeper *k, const char *name, int fd);
 /* Is there somebody who keeps, still? */

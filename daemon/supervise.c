@@ -122,11 +122,17 @@ static void pass_fds(const struct supervisor *s)
 
 static void be_the_agent(const struct supervisor *s, pid_t parent)
 {
+    sigset_t mask = s->mask;
+
     /* a supervisor that is gone keeps nothing: the agent stops for good then */
     prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0);
     if (getppid() != parent)
         _exit(1);
-    sigprocmask(SIG_SETMASK, &s->mask, NULL);
+    /* what is passed on before the agent listens waits for it, and does not kill it */
+    sigaddset(&mask, SIGTERM);
+    sigaddset(&mask, SIGINT);
+    sigaddset(&mask, SIGHUP);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
     pass_fds(s);
     setenv("NOTIFY_SOCKET", s->notify_name, 1);
     set_number("WATCHDOG_USEC", WATCHDOG_NS / 1000);
@@ -269,12 +275,28 @@ static void on_notify(struct supervisor *s)
 
 /* ---- signals and deaths ----------------------------------------------------------------- */
 
+/* The agent has ended: true. Others are orphans of a container whose first process this is. */
+static bool reap(const struct supervisor *s, int *status)
+{
+    bool ended = false;
+    int other;
+    pid_t pid;
+
+    while ((pid = waitpid(-1, &other, WNOHANG)) > 0) {
+        if (pid != s->child)
+            continue;
+        *status = other;
+        ended = true;
+    }
+    return ended;
+}
+
 static void on_child(struct supervisor *s, int *exit_status, bool *over)
 {
     struct mcd_verdict v;
     int status = 0;
 
-    if (s->child == 0 || waitpid(s->child, &status, WNOHANG) != s->child)
+    if (!reap(s, &status))
         return;
     on_notify(s); /* what it said last */
     s->life.status = status;
@@ -390,6 +412,7 @@ static int open_all(struct supervisor *s)
     sigaddset(&set, SIGUSR2);
     sigaddset(&set, SIGCHLD);
     sigprocmask(SIG_BLOCK, &set, &s->mask);
+    signal(SIGPIPE, SIG_IGN); /* who reads the log, or --ready-fd, may go before */
     s->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     s->notify_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     /* without a path: the kernel gives a name that is nobody else's */

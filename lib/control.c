@@ -238,7 +238,18 @@ int mcl_exchange(struct mcshm *c, uint16_t type, struct mcs_msg *m, int send_fd,
     return res;
 }
 
-/* Had the dead agent done it, and the later one known so?  Then the answer is what it would have been. */
+/* Is it the only allocation of its extent? */
+static bool is_last(const struct mcshm *c, const struct mcs_msg_free *r)
+{
+    for (size_t i = 0; i < c->nallocs; i++) {
+        if (c->allocs[i].extent == r->extent && c->allocs[i].offset != r->offset)
+            return false;
+    }
+    return true;
+}
+
+/* About what a later agent has not taken back: because the dead one had done it, or for want of memory. The
+ * agent knows nothing of it, and the answer is what it would have been. */
 static bool was_done(struct mcshm *c, uint16_t type, struct mcs_msg *m)
 {
     const struct mcl_extent *e;
@@ -248,7 +259,7 @@ static bool was_done(struct mcshm *c, uint16_t type, struct mcs_msg *m)
         e = mcl_extent_by_handle(c, m->b.free.extent);
         if (e == NULL || !e->lost)
             return false;
-        m->b.free_reply = (struct mcs_msg_free_reply){.extent_gone = 1};
+        m->b.free_reply = (struct mcs_msg_free_reply){.extent_gone = is_last(c, &m->b.free)};
         return true;
     case MCS_MSG_UNREGISTER:
         e = mcl_extent_by_handle(c, m->b.unregister.extent);
@@ -298,7 +309,7 @@ mcshm_status mcl_call(struct mcshm *c, uint16_t type, struct mcs_msg *m, int sen
                               lives, name);
             goto out;
         }
-        if (lives != 0 && was_done(c, type, m))
+        if (was_done(c, type, m))
             goto out;
         res = mcl_exchange(c, type, m, send_fd, got, deadline);
         if (!mcl_is_hangup(res) || !c->kept)

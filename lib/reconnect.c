@@ -79,12 +79,19 @@ static int dial(struct mcshm *c)
                       .session_incarnation = c->info.session_incarnation},
     };
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int fd, res;
+    int fd, res, spare;
 
+    /* A doorbell will come along with the answer. Without a place for it the session, which the
+     * agent believes to be back then, would be lost: better wait until there is one. */
+    spare = fcntl(c->stir, F_DUPFD_CLOEXEC, 0);
+    if (spare < 0)
+        return -errno;
     memcpy(address.sun_path, c->socket_path, strlen(c->socket_path) + 1);
     fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    res = -errno;
+    close(spare);
     if (fd < 0)
-        return -errno;
+        return res;
     if (connect(fd, (const struct sockaddr *)&address, sizeof(address)) != 0) {
         res = -errno;
         goto error;

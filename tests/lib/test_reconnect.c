@@ -345,6 +345,36 @@ Test(reconnect, what_the_dead_one_had_done_is_done)
 
 /* ---- what is not taken back ---------------------------------------------------------- */
 
+static enum later_say no_extent(struct later *a, const struct mcs_msg *m, uint32_t *status)
+{
+    (void)a;
+    *status = m->h.type == MCS_MSG_FREE ? MCS_INVALID_HANDLE : MCS_NO_MEMORY;
+    return m->h.type == MCS_MSG_EXTENT_BACK || m->h.type == MCS_MSG_FREE ? LATER_REFUSE
+                                                                         : LATER_ANSWER;
+}
+
+Test(reconnect, memory_that_is_not_taken_back_is_freed_piece_by_piece)
+{
+    struct world w = {0};
+    uint8_t *second;
+    void *p;
+
+    set_up(&w, NULL);
+    cr_assert_eq(mcshm_alloc(w.c, 100, 0, NULL, &p), MCSHM_OK);
+    second = p;
+    memset(second, 0x5a, 100);
+    mcs_store_release(&w.a.hook, no_extent);
+    later_kill(&w.a);
+    await_restarts(&w, 1);
+    cr_assert_eq(mcshm_free(w.c, w.memory), MCSHM_OK, "%s", mcshm_last_error(NULL));
+    cr_assert_eq(w.c->nextents, 1);
+    cr_assert_eq(second[99], 0x5a, "the other allocation is still there");
+    cr_assert_eq(mcshm_free(w.c, second), MCSHM_OK, "%s", mcshm_last_error(NULL));
+    cr_assert_eq(w.c->nextents, 0);
+    cr_assert_eq(later_asked(&w.a, 0, MCS_MSG_FREE), 0);
+    tear_down(&w);
+}
+
 static enum later_say no_queue(struct later *a, const struct mcs_msg *m, uint32_t *status)
 {
     (void)a;

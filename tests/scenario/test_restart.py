@@ -3,6 +3,7 @@
 """An agent that dies under its supervisor, one case after the other: who waits, who sleeps, who is gone
 meanwhile, who asks for something just then; and agents that do not come back."""
 import os
+import resource
 import sys
 import threading
 
@@ -174,6 +175,38 @@ child.pipe.recv()
 child.pipe.send("end")
 child.join()
 await_(lambda: sessions() == 2, "the stopped one to end")
+
+
+# one descriptor is free, and a second one will be needed: it waits for that, and is not lost
+def poor(pipe):
+    c = Client(agent.socket, "poor")
+    p = c.alloc(MiB)
+    fill(p, MiB, 5)
+    before, taken = c.info().restarts, []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    try:
+        while True:
+            taken.append(os.dup(0))
+    except OSError:
+        os.close(taken.pop())
+    pipe.send("ready")
+    pipe.recv()
+    for fd in taken:
+        os.close(fd)
+    await_(lambda: c.info().restarts == before + 1, "it to come back")
+    equal(peek(p, MiB), bytes([5]) * MiB, "its memory")
+    c.close()
+
+
+child = Child(poor)
+child.pipe.recv()
+before = me.info().restarts
+restart()
+await_(lambda: me.info().restarts == before + 1, "the others to have waited for it")
+equal(sessions(), 3, "one that has no descriptor to come back with")
+child.pipe.send("go on")
+child.join()
+await_(lambda: sessions() == 2, "it to end")
 
 
 # the child of a fork while the agent is away: neither disturbs the other

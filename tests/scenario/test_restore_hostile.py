@@ -199,6 +199,9 @@ check(used >= 2 * s.extents[0][2], "memory that is out counts:", used)
 others_fine()
 s.ask(RESUME)
 equal(agent.status()["pool"]["used"], used - s.extents[1][2], "what was not handed back is given up")
+# of an extent whose allocations were not all taken back nothing is given: the client may have it
+body, fds = s.ask(ALLOC, struct.pack("<QQ32s", 64, 0, b""))
+equal((struct.unpack("<II", body[:8])[1], len(fds)), (1, 1), "an allocation beside those that were refused")
 s.ask(SEGMENT_CLOSE, struct.pack("<II", 0x80001007, 0))
 s.ask(SEGMENT_CLOSE, struct.pack("<II", 0x80002008, 0))
 s.ask(PUBLISH, struct.pack("<II256s", 1, 0, b"hand"))  # asked again: the answer could have been lost

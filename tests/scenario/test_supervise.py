@@ -119,6 +119,33 @@ await_(lambda: agent.status()["pool"]["used"] == used, lambda: f"its memory: {ag
 refused(AGENT_DOWN, leaver.alloc, 64)
 leaver.close()
 
+# nobody waits for it to be ready any more
+first = Supervised(start=False)
+first.launch()
+os.close(first.ready)
+await_(lambda: "ready: version" in first.text(), "the agent")
+first.await_next(first.kill_agent())
+first.finish()
+
+# signals at an agent that has only just been started
+for how in (signal.SIGHUP, signal.SIGUSR2, signal.SIGTERM):
+    first = Supervised(start=False)
+    first.launch()
+    while not first.pid():
+        pass
+    first.process.send_signal(how)
+    if how == signal.SIGTERM:
+        equal(first.process.wait(PATIENCE), 0, "exit status of a stop during the start: " + first.text())
+    else:
+        first.await_ready()
+        first.finish()
+
+# the first process of a container is the parent of what others leave behind
+first = Supervised(prefix=["bash", "-c", "true & exec \"$@\"", "bash"])
+children = f"/proc/{first.process.pid}/task/{first.process.pid}/children"
+await_(lambda: len(open(children).read().split()) == 1, lambda: "orphans: " + open(children).read())
+first.finish()
+
 # stop for good: clients know at once, nothing is left
 two = owner_of(agent, "two")
 equal(agent.stop(), 0, "exit status: " + agent.text())
