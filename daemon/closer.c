@@ -2,21 +2,37 @@
 #include "closer.h"
 
 #include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
-#define THREADS_MAX 64u
-#define IDLE_S 2        /* a thread without work stays so long */
-#define PENDING_MAX 64u /* descriptors of one user */
+#define THREADS_MAX 128u
+#define THREADS_USER 16u /* of them, at one user's: others' descriptors do not wait for his */
+#define IDLE_S 2         /* a thread without work stays so long */
+#define PENDING_MAX 64u  /* descriptors of one user */
 #define STACK_SIZE (64u * 1024u)
+#define NUDGE SIGURG /* ignored by default, and nobody else uses it here */
+
+/* Who has something here. */
+struct user {
+    struct user *next;
+    uid_t uid;
+    unsigned pending; /* descriptors that he has passed; how many connections end says nothing */
+    unsigned bundles, taken; /* all of his, and those that a thread is at */
+};
 
 /* What came along with one message. */
 struct bundle {
     struct bundle *next;
-    uid_t uid;
-    bool taken; /* a thread is at it */
+    struct user *user;
+    bool hang_up; /* it is a connection of ours */
+    bool taken;   /* a thread is at it: this one, since then */
+    pthread_t thread;
+    uint64_t since_ms;
     unsigned n;
     int fds[];
 };
@@ -25,20 +41,77 @@ struct bundle {
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t wanted;
+    struct user *users;
     struct bundle *bundles; /* all that are not through, in order of arrival */
-    unsigned waiting;       /* bundles that no thread has taken */
     unsigned threads, idle;
 } closer = {.lock = PTHREAD_MUTEX_INITIALIZER, .wanted = PTHREAD_COND_INITIALIZER};
+
+static uint64_t now_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+static struct user *find_user(uid_t uid)
+{
+    struct user *u = closer.users;
+
+    while (u != NULL && u->uid != uid)
+        u = u->next;
+    return u;
+}
+
+/* NULL: no memory. */
+static struct user *get_user(uid_t uid)
+{
+    struct user *u = find_user(uid);
+
+    if (u == NULL && (u = calloc(1, sizeof(*u))) != NULL) {
+        u->uid = uid;
+        u->next = closer.users;
+        closer.users = u;
+    }
+    return u;
+}
+
+static void put_user(struct user *u)
+{
+    struct user **link = &closer.users;
+
+    if (u->bundles != 0)
+        return;
+    while (*link != u)
+        link = &(*link)->next;
+    *link = u->next;
+    free(u);
+}
+
+/* Bundles that a thread may take now. */
+static unsigned count_ready(void)
+{
+    unsigned n = 0;
+
+    for (const struct user *u = closer.users; u != NULL; u = u->next) {
+        unsigned waiting = u->bundles - u->taken, left = THREADS_USER - u->taken;
+
+        n += waiting < left ? waiting : left;
+    }
+    return n;
+}
 
 static struct bundle *take(void)
 {
     struct bundle *b = closer.bundles;
 
-    while (b != NULL && b->taken)
+    while (b != NULL && (b->taken || b->user->taken == THREADS_USER))
         b = b->next;
     if (b != NULL) {
         b->taken = true;
-        closer.waiting--;
+        b->thread = pthread_self();
+        b->since_ms = now_ms();
+        b->user->taken++;
     }
     return b;
 }
@@ -50,19 +123,43 @@ static void drop(struct bundle *b)
     while (*link != b)
         link = &(*link)->next;
     *link = b->next;
+    b->user->taken--;
+    b->user->bundles--;
+    b->user->pending -= b->hang_up ? 0 : b->n;
+    put_user(b->user);
     free(b);
+}
+
+/* A connection that is closed over unread mail takes from its peer what that has not read yet, such as
+ * the reason. Nothing can come any more once it is shut down. */
+static void discard_mail(int socket)
+{
+    char byte;
+
+    shutdown(socket, SHUT_RDWR);
+    while (recv(socket, &byte, sizeof(byte), MSG_DONTWAIT) > 0) {
+        /* descriptors that come along are closed right there */
+    }
 }
 
 static void *work(void *arg)
 {
+    sigset_t nudge;
+
     (void)arg;
+    sigemptyset(&nudge);
+    sigaddset(&nudge, NUDGE);
+    pthread_sigmask(SIG_UNBLOCK, &nudge, NULL);
     pthread_mutex_lock(&closer.lock);
     for (;;) {
         struct bundle *b = take();
         struct timespec until;
+        int res;
 
         if (b != NULL) {
             pthread_mutex_unlock(&closer.lock);
+            if (b->hang_up)
+                discard_mail(b->fds[0]);
             for (unsigned i = 0; i < b->n; i++)
                 close(b->fds[i]);
             pthread_mutex_lock(&closer.lock);
@@ -72,12 +169,10 @@ static void *work(void *arg)
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_sec += IDLE_S;
         closer.idle++;
-        if (pthread_cond_timedwait(&closer.wanted, &closer.lock, &until) != 0 &&
-            closer.waiting == 0) {
-            closer.idle--;
-            break;
-        }
+        res = pthread_cond_timedwait(&closer.wanted, &closer.lock, &until);
         closer.idle--;
+        if (res != 0 && count_ready() == 0)
+            break;
     }
     closer.threads--;
     pthread_mutex_unlock(&closer.lock);
@@ -87,10 +182,13 @@ static void *work(void *arg)
 /* With the lock. Without a thread the bundle waits for one of those that hang. */
 static void need_thread(void)
 {
+    unsigned ready = count_ready();
     pthread_attr_t attr;
     pthread_t thread;
 
-    if (closer.idle >= closer.waiting) {
+    if (ready == 0)
+        return; /* its user's threads will come to it */
+    if (closer.idle >= ready) {
         pthread_cond_signal(&closer.wanted);
         return;
     }
@@ -103,39 +201,80 @@ static void need_thread(void)
     pthread_attr_destroy(&attr);
 }
 
-void mcd_closer_put(uid_t uid, const int *fds, unsigned n)
+static void put(uid_t uid, const int *fds, unsigned n, bool hang_up)
 {
     struct bundle *b, **link = &closer.bundles;
+    struct user *u;
 
     if (n == 0)
         return;
     b = malloc(sizeof(*b) + n * sizeof(*fds));
-    if (b == NULL) { /* then here and now, whatever it takes */
+    pthread_mutex_lock(&closer.lock);
+    u = b == NULL ? NULL : get_user(uid);
+    if (u == NULL) { /* then here and now, whatever it takes */
+        pthread_mutex_unlock(&closer.lock);
+        free(b);
         for (unsigned i = 0; i < n; i++)
             close(fds[i]);
         return;
     }
-    *b = (struct bundle){.uid = uid, .n = n};
+    *b = (struct bundle){.user = u, .hang_up = hang_up, .n = n};
     memcpy(b->fds, fds, n * sizeof(*fds));
-    pthread_mutex_lock(&closer.lock);
+    u->bundles++;
+    u->pending += hang_up ? 0 : n;
     while (*link != NULL)
         link = &(*link)->next;
     *link = b;
-    closer.waiting++;
     need_thread();
     pthread_mutex_unlock(&closer.lock);
 }
 
+void mcd_closer_put(uid_t uid, const int *fds, unsigned n)
+{
+    put(uid, fds, n, false);
+}
+
+void mcd_closer_hang_up(uid_t uid, int socket)
+{
+    put(uid, &socket, 1, true);
+}
+
 bool mcd_closer_choked(uid_t uid)
 {
-    unsigned n = 0;
+    const struct user *u;
+    bool choked;
 
     pthread_mutex_lock(&closer.lock);
-    for (const struct bundle *b = closer.bundles; b != NULL; b = b->next)
-        if (b->uid == uid)
-            n += b->n;
+    u = find_user(uid);
+    choked = u != NULL && u->pending >= PENDING_MAX;
     pthread_mutex_unlock(&closer.lock);
-    return n >= PENDING_MAX;
+    return choked;
+}
+
+static void on_nudge(int number)
+{
+    (void)number; /* that it came is all */
+}
+
+static void handle_nudges(void)
+{
+    struct sigaction sa = {.sa_handler = on_nudge, .sa_flags = SA_RESTART};
+
+    sigaction(NUDGE, &sa, NULL);
+}
+
+void mcd_closer_nudge(unsigned after_ms)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    uint64_t now;
+
+    pthread_once(&once, handle_nudges);
+    pthread_mutex_lock(&closer.lock);
+    now = now_ms();
+    for (const struct bundle *b = closer.bundles; b != NULL; b = b->next)
+        if (b->taken && now - b->since_ms >= after_ms)
+            pthread_kill(b->thread, NUDGE); /* it is there: its bundle is in the list */
+    pthread_mutex_unlock(&closer.lock);
 }
 
 bool mcd_closer_drain(unsigned limit_ms)

@@ -2,7 +2,8 @@
 /*
  * Closes what clients have passed.  How long that takes is up to whoever serves the file: a FUSE
  * server is asked at each close, a lingering socket waits for its peer.  So it is done by threads
- * that nobody waits for, as many as hang, and what one user may have pending is bounded.
+ * that nobody waits for, as many as hang; how many of them one user may keep, and what he may have
+ * pending, is bounded.
  */
 #ifndef MCD_CLOSER_H
 #define MCD_CLOSER_H
@@ -13,8 +14,15 @@
 /* Takes the descriptors over. Any thread; never waits. */
 void mcd_closer_put(uid_t uid, const int *fds, unsigned n);
 
+/* The same for a connection of this user, and what it still holds unread. */
+void mcd_closer_hang_up(uid_t uid, int socket);
+
 /* Do so many of this user's descriptors wait to be closed that no more should be taken? */
 bool mcd_closer_choked(uid_t uid);
+
+/* Interrupts what has not closed for after_ms: sockets linger no longer then, and are closed. Once a
+ * second or so; the process handles SIGURG from the first time on. */
+void mcd_closer_nudge(unsigned after_ms);
 
 /* At the end of the process: gives what is pending up to limit_ms. True when all is closed. */
 bool mcd_closer_drain(unsigned limit_ms);

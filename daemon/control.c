@@ -31,6 +31,7 @@
 #define LOOK_MS 1000                   /* a look at all sessions at least so often */
 #define QUICK_MAX (UINT64_C(16) << 20) /* bytes; more than that takes long to populate */
 #define CLOSE_MS 1000                  /* what clients passed gets so long to be closed */
+#define LINGER_MS 5000                 /* and as long while the agent lives, until it is nudged */
 #define STOP_NS UINT64_C(5000000000)   /* how long a clean stop may take */
 #define DRAIN_NS UINT64_C(100000000)   /* and what is under way before a restart */
 
@@ -429,6 +430,7 @@ static void look_around(struct mcd_agent *a)
     a->look = true;
     mcd_stats_refresh(a);
     mcd_log_flush();
+    mcd_closer_nudge(LINGER_MS);
     if (a->admin != NULL)
         mcd_admin_run(a->admin); /* its time limits */
     if (a->deaf && !a->stopping)

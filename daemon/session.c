@@ -152,7 +152,7 @@ error:
     if (s != NULL && s->account != NULL)
         mcd_tenant_put(&a->tenants, s->account);
     free(s);
-    mcd_closer_put(cred.uid, &socket, 1); /* it may have mail already, with descriptors */
+    mcd_closer_hang_up(cred.uid, socket); /* it may have mail already, with descriptors */
 }
 
 /* ---- mail ------------------------------------------------------------------------ */
@@ -211,18 +211,38 @@ void mcd_session_refuse(struct mcd_session *s, uint32_t status, const char *form
     mcd_session_reply(s, &m, sizeof(m.b.error), NULL, 0);
 }
 
+/* So many of the user's descriptors wait to be closed that no more of them are taken. The message stays in the
+ * socket: what lies there is closed with it, by those who may hang over that. */
+static void refuse_descriptors(struct mcd_session *s, const struct mcs_msg_header *h)
+{
+    s->request_type = h->type;
+    s->request_id = h->id;
+    mcd_session_refuse(s, MCS_LIMIT,
+                       "earlier descriptors of this user still wait to be closed: pass memfds "
+                       "only, or see what keeps them");
+    mcd_session_end(s, "passed a descriptor while earlier ones of its user do not close");
+}
+
 /* Reads until the socket is empty, an operation begins or the session's turn is over. */
 void mcd_session_readable(struct mcd_session *s)
 {
     struct mcs_msg m;
     int fds[MCS_MSG_FDS_ALL];
     unsigned nfds;
+    bool carries = false;
     int res;
 
     for (int i = 0; i < MESSAGES_A_TURN && !s->ending && !s->op.active; i++) {
-        bool choked = mcd_closer_choked(s->uid);
-
-        res = mcs_msg_recv_all(s->socket, &m, fds, choked ? 0 : MCS_MSG_FDS_ALL, &nfds);
+        if (mcd_closer_choked(s->uid)) {
+            res = mcs_msg_peek(s->socket, &m.h, &carries);
+            if (res == -EAGAIN || res == -EINTR || is_shortage(res))
+                break;
+            if (res == 0 && carries) {
+                refuse_descriptors(s, &m.h);
+                break;
+            }
+        }
+        res = mcs_msg_recv_all(s->socket, &m, fds, MCS_MSG_FDS_ALL, &nfds);
         if (res == -EAGAIN || res == -EINTR || is_shortage(res))
             break; /* what is still there is told again */
         if (res != 0) {
@@ -243,11 +263,9 @@ void mcd_session_readable(struct mcd_session *s)
         } else if (res == -EMFILE) {
             s->request_type = m.h.type;
             s->request_id = m.h.id;
-            mcd_session_refuse(s, MCS_LIMIT, "%s",
-                               choked ? "earlier descriptors of this user still wait to be closed: "
-                                        "pass memfds only, or see what keeps them"
-                                      : "the agent has no file descriptor left for the one that "
-                                        "came along: raise its limit (ulimit -n, LimitNOFILE=)");
+            mcd_session_refuse(s, MCS_LIMIT,
+                               "the agent has no file descriptor left for the one that came along: "
+                               "raise its limit (ulimit -n, LimitNOFILE=)");
         } else if (res != 0) {
             s->agent->protocol_errors++;
             mcd_session_end(s, "sent a malformed message");
@@ -546,7 +564,7 @@ static void free_session(struct mcd_session *s)
     if (s->pidfd >= 0)
         close(s->pidfd);
     if (s->socket >= 0)
-        mcd_closer_put(s->uid, &s->socket, 1); /* with unread mail, and the descriptors in it */
+        mcd_closer_hang_up(s->uid, s->socket); /* with unread mail, and the descriptors in it */
     if (s->prev != NULL)
         s->prev->next = s->next;
     else

@@ -2,7 +2,6 @@
 #include "message.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -149,6 +148,18 @@ int mcs_msg_recv_all(int sock, struct mcs_msg *m, int *fds, unsigned max, unsign
     if (res == 0 && (mh.msg_flags & MSG_CTRUNC) != 0)
         res = *nfds < MCS_MSG_FDS_MAX ? -EMFILE : -EPROTO;
     return res;
+}
+
+int mcs_msg_peek(int sock, struct mcs_msg_header *h, bool *carries)
+{
+    struct iovec iov = {.iov_base = h, .iov_len = sizeof(*h)};
+    struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
+
+    memset(h, 0, sizeof(*h));
+    if (recvmsg(sock, &mh, MSG_PEEK) < 0)
+        return -errno;
+    *carries = (mh.msg_flags & MSG_CTRUNC) != 0; /* there was no room for any */
+    return 0;
 }
 
 int mcs_msg_recv(int sock, struct mcs_msg *m, int *fds, unsigned *nfds)

@@ -17,6 +17,8 @@
 #ifndef MCS_MESSAGE_H
 #define MCS_MESSAGE_H
 
+#include <stdbool.h>
+
 #include "abi.h"
 
 #define MCS_MSG_MAGIC 0x4d485343u /* "CSHM" */
@@ -364,5 +366,11 @@ int mcs_msg_recv(int socket, struct mcs_msg *m, int *fds, unsigned *nfds);
  * with room for fewer than MCS_MSG_FDS_ALL the kernel closes the others here and now.
  */
 int mcs_msg_recv_all(int socket, struct mcs_msg *m, int *fds, unsigned max, unsigned *nfds);
+
+/*
+ * Looks at the head of the next message, which stays where it is, unchecked and with zeros in the place of
+ * what it lacks. *carries: descriptors come along. 0, or a negative errno as recvmsg gave it.
+ */
+int mcs_msg_peek(int socket, struct mcs_msg_header *h, bool *carries);
 
 #endif

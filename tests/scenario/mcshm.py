@@ -467,8 +467,11 @@ class Agent:
 
         def stopped():
             tasks = f"/proc/{self.pid()}/task"
-            return all(open(f"{tasks}/{t}/stat").read().rpartition(")")[2].split()[0] == "T"
-                       for t in os.listdir(tasks))
+            try:
+                return all(open(f"{tasks}/{t}/stat").read().rpartition(")")[2].split()[0] == "T"
+                           for t in os.listdir(tasks))
+            except (FileNotFoundError, ProcessLookupError):  # one of them has just ended
+                return False
         await_(stopped, "the agent to stand still")
 
     def thaw(self):

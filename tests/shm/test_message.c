@@ -272,3 +272,38 @@ Test(types, each_has_its_sizes_and_no_other_has_any)
     cr_assert_eq(mcs_msg_request_size(MCS_MSG_HELLO), sizeof(struct mcs_msg_hello));
     cr_assert_eq(mcs_msg_reply_size(MCS_MSG_DESCRIBE), 16);
 }
+
+Test(message, a_look_tells_of_descriptors_and_takes_nothing)
+{
+    struct mcs_msg_header h;
+    size_t size;
+    struct mcs_msg m = hello(&size), got;
+    unsigned before, nfds;
+    bool carries;
+    int fds[MCS_MSG_FDS_MAX];
+
+    cr_assert_eq(mcs_msg_peek(ends[1], &h, &carries), -EAGAIN);
+    for (unsigned n = 0; n <= 1; n++) {
+        send_raw(&m, size, n, 1);
+        before = open_fds();
+        for (int i = 0; i < 2; i++) {
+            cr_assert_eq(mcs_msg_peek(ends[1], &h, &carries), 0);
+            cr_assert_eq(carries, n != 0);
+            cr_assert_eq(h.id, 77);
+        }
+        cr_assert_eq(open_fds(), before);
+        cr_assert_eq(mcs_msg_recv(ends[1], &got, fds, &nfds), 0);
+        cr_assert_eq(nfds, n);
+        if (n != 0)
+            close(fds[0]);
+    }
+    /* a message without a byte can have descriptors, too; a short one leaves the rest of the head 0 */
+    send_raw("", 0, 1, 1);
+    cr_assert_eq(mcs_msg_peek(ends[1], &h, &carries), 0);
+    cr_assert(carries);
+    cr_assert_eq(mcs_msg_recv(ends[1], &got, fds, &nfds), -EPIPE);
+    send_raw("abc", 3, 0, 1);
+    cr_assert_eq(mcs_msg_peek(ends[1], &h, &carries), 0);
+    cr_assert(!carries);
+    cr_assert_eq(h.id, 0);
+}
