@@ -101,6 +101,16 @@ static void refuse_memory(struct mcd_session *s, int res, uint64_t size)
                            (unsigned long long)p->config->pool_size, strerror(-res));
 }
 
+/* One allocation more; a later agent is to take it back even if the limit is lower by then. */
+static void count_alloc(struct mcd_session *s)
+{
+    struct mcd_ledger *l = s->agent->recovery.ledger;
+
+    s->nallocs++;
+    if (l != NULL && mcd_ledger_head(l)->most_allocs < s->nallocs)
+        mcd_ledger_head(l)->most_allocs = s->nallocs;
+}
+
 static void extent_made(struct mcd_session *s)
 {
     struct mcd_pool *p = &s->agent->pool;
@@ -121,7 +131,7 @@ static void extent_made(struct mcd_session *s)
         refuse_memory(s, res, s->op.length);
         return;
     }
-    s->nallocs++;
+    count_alloc(s);
     reply_extent(s, e, offset, true);
 }
 
@@ -187,7 +197,7 @@ void mcd_on_alloc(struct mcd_session *s, struct mcs_msg *m)
         /* the extent begins at a hugepage's border: larger alignment is the address's matter */
         if ((e->address & (align - 1)) == 0 &&
             mcd_alloc_take(e->alloc, r.size, align, &offset) == 0) {
-            s->nallocs++;
+            count_alloc(s);
             reply_extent(s, e, offset, false);
             return;
         }

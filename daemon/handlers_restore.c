@@ -195,6 +195,14 @@ void mcd_on_extent_back(struct mcd_session *s, struct mcs_msg *m, int *fds, unsi
     mcd_reply(s, m, sizeof(m->b.extent_back_reply));
 }
 
+/* A limit that is lower than it was takes nothing from those who have more. */
+static uint64_t allocs_max(const struct mcd_agent *a)
+{
+    uint64_t most = mcd_ledger_head(a->recovery.ledger)->most_allocs;
+
+    return most > a->config.max_allocs ? most : a->config.max_allocs;
+}
+
 void mcd_on_allocs_back(struct mcd_session *s, struct mcs_msg *m)
 {
     const struct mcs_msg_allocs_back *r = &m->b.allocs_back;
@@ -209,9 +217,9 @@ void mcd_on_allocs_back(struct mcd_session *s, struct mcs_msg *m)
         refuse(s, MCS_INVALID_ARGUMENT, "want 1 to 128 allocations in a message");
         return;
     }
-    if ((uint64_t)s->nallocs + r->count > s->agent->config.max_allocs) {
+    if ((uint64_t)s->nallocs + r->count > allocs_max(s->agent)) {
         e->partial = true; /* the client has them all the same */
-        refuse(s, MCS_LIMIT, "more allocations than [session] max_allocs");
+        refuse(s, MCS_LIMIT, "more allocations than [session] max_allocs ever let a session have");
         return;
     }
     while (i < r->count && mcd_alloc_take_at(e->alloc, r->allocs[i].offset, r->allocs[i].size) == 0)

@@ -42,6 +42,8 @@ struct mcd_ledger_head {
     uint64_t next_address;
     uint32_t next_extent;
     uint32_t tries; /* starts over it since the last that became ready */
+    /* allocations that a session has ever had: so many may come back, whatever the limit is by then */
+    uint64_t most_allocs;
 };
 
 enum mcd_ledger_kind {

@@ -415,3 +415,32 @@ refused(AGENT_DOWN, c.alloc, 64)
 c.close()
 agent.start()
 agent.finish()
+
+
+# a limit that was lowered takes nothing from who has more, not even by a restart
+class Configured(Supervised):
+    def command(self, *more):
+        return super().command("--config", os.path.join(self.dir, "ini"), *more)
+
+    def configure(self, allocations):
+        with open(os.path.join(self.dir, "ini"), "w") as f:
+            f.write(f"[session]\nmax_allocs = {allocations}\n")
+
+
+agent = Configured(start=False)
+agent.configure(100)
+agent.start()
+c = Client(agent.socket, "rich")
+held = [c.alloc(64) for _ in range(100)]
+agent.configure(50)
+agent.ask("reload")
+refused(LIMIT, c.alloc, 64)
+agent.await_next(agent.kill_agent())
+await_(lambda: c.info().restarts == 1, "it to be back")
+equal([s["allocations"] for s in agent.ask("ls", "sessions")["sessions"] if s["name"] == "rich"], [100], "allocations that are back")
+refused(LIMIT, c.alloc, 64)
+for p in held[:51]:
+    c.free(p)
+c.free(c.alloc(64))
+c.close()
+agent.finish()
