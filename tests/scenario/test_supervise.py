@@ -138,6 +138,8 @@ for how in (signal.SIGHUP, signal.SIGUSR2, signal.SIGTERM):
         equal(first.process.wait(PATIENCE), 0, "exit status of a stop during the start: " + first.text())
     else:
         first.await_ready()
+        lives = 2 if how == signal.SIGUSR2 else 1
+        await_(lambda: first.text().count("ready: version") == lives, lambda: "it to serve: " + first.text())
         first.finish()
 
 # the first process of a container is the parent of what others leave behind
