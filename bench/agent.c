@@ -148,7 +148,7 @@ static int await_ready(int fd)
 static int start_own(const struct agent_options *o, struct agent *a)
 {
     const char *base = getenv("TMPDIR");
-    char program[4200], folder[96], config[128], lock[128];
+    char program[4200], folder[96], config[128], lock[128], counters[128];
     int ready[2] = {-1, -1};
     pid_t parent = getpid();
     int rc;
@@ -168,7 +168,9 @@ static int start_own(const struct agent_options *o, struct agent *a)
     snprintf(config, sizeof(config), "%s/mcshmd.ini", folder);
     snprintf(a->socket, sizeof(a->socket), "%s/socket", folder);
     snprintf(lock, sizeof(lock), "%s.lock", a->socket);
+    snprintf(counters, sizeof(counters), "%s.stats", a->socket);
     cleanup_add_file(lock);
+    cleanup_add_file(counters); /* an agent that is killed leaves it */
     cleanup_add_file(a->socket);
     cleanup_add_file(config);
     rc = write_config(config, a, o);
