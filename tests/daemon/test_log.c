@@ -28,6 +28,11 @@ static void begin(void)
     mcd_log_init();
     mcd_log_set_clock(told);
     mcd_log_set_level(MCD_LOG_INFO);
+    /* where tests share a process: what earlier ones left out is told before this one begins */
+    now += 120000000000;
+    mcd_log_flush();
+    while (read(ends[0], text, sizeof(text)) > 0) {
+    }
 }
 
 /* What was written since; the number of lines. */

@@ -3,6 +3,7 @@
 # mcshm-bench ring, copy, kv, share and restart, short: one JSON document on stdout with the fields that others read;
 # kv on a generated trace, on published ones where they are at hand, and on broken ones.
 . "$(dirname "$0")/lib.sh"
+export TMPDIR=$DIR/own && mkdir "$TMPDIR"
 
 bench() {
     "$B/bin/mcshm-bench" "$@" 2>"$DIR/stderr" || fail "mcshm-bench $*: $(cat "$DIR/stderr")"
@@ -57,6 +58,8 @@ json '(sorted({r["shape"] for r in d["rows"]}) == ["contiguous", "list", "stride
       sorted({r["size"] for r in d["rows"]}) == [4096, 65536] and
       all(r["gbps"] > 0 and r["memcpy_gbps"] > 0 and r["ratio"] > 0 and "ucx_tag_bw_gbps" in r and
           r["ucx_tag_bw_gbps"] is None for r in d["rows"])) or exit("copy: %s" % d)' <"$DIR/copy.json" >"$DIR/ok"
+# of the agents of all these runs, killed ones included
+equal "$(ls "$TMPDIR")" "" "what the benchmark leaves behind"
 [ "$SAN" != thread ] || exit 0 # its seccomp filter is not for a thread of TSan's
 bench ring --json --rounds 1 --seconds 0.01 >"$DIR/ring.json"
 json '(all(d[k] > 0 for k in ("rtt_ns", "raw_rtt_ns", "floor_rtt_ns", "rtt_ratio", "rate_mops",
