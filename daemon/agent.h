@@ -37,6 +37,7 @@ struct mcd_agent {
     struct mcd_admin *admin;
     bool network;                  /* engines have transports that reach beyond this host */
     struct mcd_cluster *cluster;   /* other agents; NULL: [peer] listen = off */
+    struct mct_rdma *rdma;         /* this host's RDMA devices; NULL: none are used */
     struct mcd_mooncake *mooncake; /* stock Mooncake processes; NULL: [mooncake] listen = off */
     struct mcd_worker *resolvers[MCD_RESOLVERS]; /* they ask name servers */
     unsigned next_resolver;

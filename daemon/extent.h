@@ -30,6 +30,8 @@ struct mcd_extent {
     uint64_t size;
     uint64_t address; /* published address of the first byte; unique on this host */
     uint32_t handle;  /* in the owner's table */
+    /* Local registration with the RDMA devices; NULL: none, or not yet. control: release, engines: acquire */
+    struct mct_rdma_memory *registration;
     /* control thread only */
     struct mcd_kind kind;
     uint32_t id;

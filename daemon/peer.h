@@ -31,7 +31,9 @@ enum mcd_wire_type {
     MCD_WIRE_CHANGED = 5,
     MCD_WIRE_RAILS = 6,
     MCD_WIRE_PING = 7,
-    MCD_WIRE_BYE = 8
+    MCD_WIRE_BYE = 8,
+    MCD_WIRE_PAIR = 9,
+    MCD_WIRE_UNPAIR = 10
 };
 
 struct mcd_cluster;

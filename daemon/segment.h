@@ -26,6 +26,8 @@ struct mcd_buffer {
     uint32_t access;           /* MCS_ACCESS_* */
     uint32_t count;            /* times this very range was published */
     int32_t node;              /* NUMA node of the memory, -1 unknown */
+    /* At another agent: RDMA keys, in the snapshot's own memory; NULL: it has none. */
+    const struct mct_rdma_keys *keys;
 };
 
 struct mcd_snapshot {

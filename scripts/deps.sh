@@ -4,19 +4,19 @@
 # Installs by apt what mcshm needs on Debian 12. Touches apt only when something is missing.
 #
 #   scripts/deps.sh                        what building, testing and linting need
-#   scripts/deps.sh build|test|lint|bench|deb|fuzz  only these groups; several may be named
+#   scripts/deps.sh build|test|lint|bench|deb|fuzz|vm  only these groups; several may be named
 #   scripts/deps.sh --bench                the default and bench (UCX and iperf3, to compare with)
 set -euo pipefail
 
 usage() {
-    echo "usage: scripts/deps.sh [--bench] [build|test|lint|bench|deb|fuzz]..." >&2
+    echo "usage: scripts/deps.sh [--bench] [build|test|lint|bench|deb|fuzz|vm]..." >&2
     exit 2
 }
 
 groups=()
 for arg in "$@"; do
     case $arg in
-    build | test | lint | bench | deb | fuzz) groups+=("$arg") ;;
+    build | test | lint | bench | deb | fuzz | vm) groups+=("$arg") ;;
     --bench) groups+=(build test lint bench) ;;
     *) usage ;;
     esac
@@ -28,12 +28,14 @@ for group in "${groups[@]}"; do
     case $group in
     build)
         wanted+=(gcc libc6-dev make pkgconf libdpdk-dev libiniparser-dev libmicrohttpd-dev
-            libcjson-dev libnuma-dev liburing-dev libisal-dev libcurl4-openssl-dev libprotobuf-c-dev protobuf-c-compiler libssl-dev libsystemd-dev)
+            libcjson-dev libnuma-dev liburing-dev libisal-dev libcurl4-openssl-dev libprotobuf-c-dev protobuf-c-compiler libssl-dev libsystemd-dev libibverbs-dev)
         ;;
     test) wanted+=(libcriterion-dev python3 curl strace faketime etcd-server etcd-client iproute2 iptables python3-venv
         systemd man-db groff-base spin) ;;
     lint) wanted+=(git clang-format cppcheck shellcheck) ;;
     deb) wanted+=(dpkg-dev debhelper fakeroot lintian debootstrap) ;;
+    vm) wanted+=(qemu-system-x86 busybox-static cpio kmod xz-utils zstd iproute2 rdma-core ibverbs-providers ibverbs-utils
+        rdmacm-utils perftest python3) ;;
     fuzz) wanted+=(clang libclang-rt-14-dev llvm) ;;
     bench) wanted+=(ucx-utils iperf3 python3-venv) ;;
     esac

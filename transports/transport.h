@@ -30,6 +30,10 @@
 struct mct;      /* an instance of a transport: one an engine */
 struct mct_link; /* a way to a peer: one a rail */
 struct mct_uring;
+struct mct_rdma;        /* the host's RDMA devices, with... */
+struct mct_rdma_memory; /* a registration on them, */
+struct mct_rdma_keys;   /* a peer's keys, */
+struct mct_rdma_pair;   /* and a connected queue pair: rdma/rdma.h */
 
 #define MCT_CAP_SAME_HOST (UINT64_C(1) << 0)  /* reaches memory of this host */
 #define MCT_CAP_CROSS_HOST (UINT64_C(1) << 1) /* reaches memory of other agents */
@@ -39,6 +43,10 @@ struct mct_uring;
 #define MCT_CAP_SYNCHRONOUS (UINT64_C(1) << 5) /* post() completes its slices */
 #define MCT_CAP_ENCRYPTED (UINT64_C(1) << 6)
 #define MCT_CAP_KILL (UINT64_C(1) << 7) /* kill() settles what a lost connection left open */
+/* What a lost connection left open is settled by the agents' control threads: the peer's end()s it. kill() is
+ * not there. */
+#define MCT_CAP_KILL_BY_AGENT (UINT64_C(1) << 8)
+#define MCT_CAP_REGISTERED (UINT64_C(1) << 9) /* needs `registration` and `remote_keys` */
 
 /* MCT_READ and MCT_WRITE as MCS_OP_READ and MCS_OP_WRITE. */
 enum mct_op { MCT_READ = 1, MCT_WRITE = 2, MCT_NOTIFY = 3 };
@@ -55,13 +63,18 @@ struct mct_slice {
     uint64_t remote_address;
     uint64_t remote_incarnation; /* of the segment */
     uint32_t remote_export;      /* index in the peer's table of what this agent opened there */
+    /* MCT_CAP_REGISTERED: both good while post() runs; NULL: there is none */
+    const struct mct_rdma_memory *registration; /* of the local extent */
+    const struct mct_rdma_keys *remote_keys;    /* of the buffer */
     /* MCT_NOTIFY: `local` holds the name and then the message, `length` both together */
     uint32_t name_length;
     uint64_t source; /* incarnation of the sending session */
     uint64_t bytes;  /* moved by the task that carries the notification */
     /* result, set when the slice comes back */
     uint16_t status; /* enum mcs_status: OK; CANCELED after cancel(); RAIL: the connection was
-                        lost, `error` says how; else what the peer or a check said */
+                        lost, `error` says how; NOT_REGISTERED: nothing was sent, an end is not
+                        registered with this link's devices; ACCESS from RDMA: the peer's device
+                        refused the key or the range; else what the peer or a check said */
     int error;       /* 0 or a negative errno behind RAIL */
     bool settled;    /* nothing more of it can land at the peer */
     uint64_t conn;   /* the connection it went on; 0: it was never sent */
@@ -109,6 +122,8 @@ struct mct_env {
     void (*log)(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
     struct mct_host host;
     struct mct_uring *uring; /* the engine's; NULL where no transport needs one */
+    struct mct_rdma *rdma;   /* the host's; NULL: none */
+    int epoll_fd; /* the engine sleeps on it: what is added with data.ptr NULL wakes it */
     uint64_t tick_hz;
     bool checksum;          /* CRC32C per slice, on what this side sends */
     uint64_t zero_copy_min; /* bytes; UINT64_MAX: never */
@@ -116,10 +131,11 @@ struct mct_env {
         max_requests; /* unanswered on one connection, as initiator and as target; 0: default */
 };
 
-/* A connected socket with its greeting done. */
+/* A connected socket with its greeting done, or a connected queue pair. */
 struct mct_conn {
-    int fd;      /* non-blocking; the transport's from now on, also on errors */
-    uint64_t id; /* random, not 0; names it in KILL */
+    int fd; /* non-blocking; the transport's from now on, also on errors; -1: it is a pair */
+    struct mct_rdma_pair *pair; /* likewise */
+    uint64_t id;                /* random, not 0; names it in KILL */
     /* what the peer offers: the lower of both sides' */
     uint64_t features;
 };
@@ -132,16 +148,21 @@ struct mct_stats {
     uint64_t refused;                    /* requests of peers refused: range, access, stale, ... */
     uint64_t protocol_errors;            /* inbound connections closed for nonsense */
     uint64_t checksum_errors;            /* found by this side */
-    uint64_t dropped;          /* parts of requests that arrived after their end or revocation */
-    uint64_t filler_bytes;     /* sent in the place of what was cancelled */
-    uint64_t zero_copy;        /* sends without a copy */
-    uint64_t zero_copy_copied; /* asked for without, copied by the kernel after all */
-    uint64_t kills;            /* inbound connections killed at a peer's request */
-    uint64_t lost;             /* connections lost, both roles */
+    uint64_t dropped;            /* parts of requests that arrived after their end or revocation */
+    uint64_t filler_bytes;       /* sent in the place of what was cancelled */
+    uint64_t zero_copy;          /* sends without a copy */
+    uint64_t zero_copy_copied;   /* asked for without, copied by the kernel after all */
+    uint64_t kills;              /* inbound connections killed at a peer's request */
+    uint64_t lost;               /* connections lost, both roles */
+    uint64_t inlined;            /* requests whose bytes went with the work request */
+    uint64_t doorbells, signals; /* posts, and work requests that asked for a completion */
+    uint64_t full;               /* posts that found no room in a send or completion queue */
+    uint64_t flushed, retry_exceeded, remote_refused, local_faults; /* completions, by class */
+    uint64_t rnr_retries; /* receiver not ready: its shared receive queue was empty */
 };
 
 struct mct_ops {
-    const char *name;      /* "local", "tcp", "mooncake" */
+    const char *name;      /* "local", "tcp", "rdma", "mooncake" */
     uint8_t path;          /* enum mcs_path reported in slots */
     uint64_t capabilities; /* MCT_CAP_* */
 
@@ -177,6 +198,9 @@ struct mct_ops {
     int (*serve)(struct mct *t, const struct mct_conn *conn, void *visitor);
     /* Ends all connections that serve the visitor; 0: gone, -EINPROGRESS: ask again next turn. */
     int (*dismiss)(struct mct *t, void *visitor);
+    /* Ends one of them, by its number; 0: it is gone or was never there, and nothing of it lands any more.
+     * Only with MCT_CAP_KILL_BY_AGENT, else NULL. */
+    int (*end)(struct mct *t, void *visitor, uint64_t conn);
 
     /* Stops all I/O of this engine into and out of [base, base + length), both roles: slices come
      * back CANCELED, peers' requests are refused with REVOKED. 0: quiet; -EINPROGRESS: again. */
@@ -184,6 +208,9 @@ struct mct_ops {
 
     /* Moves everything on; true when something happened. */
     bool (*turn)(struct mct *t);
+    /* Before the engine sleeps: true when whatever happens from now on makes epoll_fd readable; false:
+     * something has happened, it must not sleep. NULL: the uring's descriptor is all there is. */
+    bool (*arm)(struct mct *t);
     /* Is anything under way that will need a turn? (An event on the uring's descriptor tells when.) */
     bool (*pending)(const struct mct *t);
     const struct mct_stats *(*stats)(const struct mct *t);
@@ -197,6 +224,7 @@ static inline void *mct_link_owner(const struct mct_link *link)
 
 extern const struct mct_ops mct_local_ops;
 extern const struct mct_ops mct_tcp_ops;
+extern const struct mct_ops mct_rdma_ops;
 extern const struct mct_ops mct_mooncake_ops;
 
 #endif
