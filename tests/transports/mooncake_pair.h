@@ -178,8 +178,11 @@ static inline void pair_connect(struct pair *p, bool v2)
     int client, server;
 
     pair_sockets(p, &client, &server);
-    cr_assert_eq(p->ops->adopt(p->link, &(struct mct_conn){client, ++p->next_id, v2 ? 1 : 0}), 0);
-    cr_assert_eq(p->ops->serve(p->b, &(struct mct_conn){server, ++p->next_id, 0}, p), 0);
+    cr_assert_eq(
+        p->ops->adopt(p->link,
+                      &(struct mct_conn){.fd = client, .id = ++p->next_id, .features = v2 ? 1 : 0}),
+        0);
+    cr_assert_eq(p->ops->serve(p->b, &(struct mct_conn){.fd = server, .id = ++p->next_id}, p), 0);
     p->link_conns++;
 }
 
@@ -189,7 +192,7 @@ static inline int pair_raw_client(struct pair *p)
     int client, server;
 
     pair_sockets(p, &client, &server);
-    cr_assert_eq(p->ops->serve(p->b, &(struct mct_conn){server, ++p->next_id, 0}, p), 0);
+    cr_assert_eq(p->ops->serve(p->b, &(struct mct_conn){.fd = server, .id = ++p->next_id}, p), 0);
     return client;
 }
 
@@ -199,7 +202,10 @@ static inline int pair_raw_server(struct pair *p, bool v2)
     int client, server;
 
     pair_sockets(p, &client, &server);
-    cr_assert_eq(p->ops->adopt(p->link, &(struct mct_conn){client, ++p->next_id, v2 ? 1 : 0}), 0);
+    cr_assert_eq(
+        p->ops->adopt(p->link,
+                      &(struct mct_conn){.fd = client, .id = ++p->next_id, .features = v2 ? 1 : 0}),
+        0);
     p->link_conns++;
     return server;
 }
