@@ -18,6 +18,7 @@ struct epoll_event;
 struct mcd_admin;
 struct mcd_cluster;
 struct mcd_mooncake;
+struct mcd_rdma_owner;
 
 #define MCD_RESOLVERS 4u
 
@@ -35,9 +36,10 @@ struct mcd_agent {
     struct mcd_pool pool;
     struct mcd_worker *worker, *quick; /* large memory; what a session begins with */
     struct mcd_admin *admin;
-    bool network;                  /* engines have transports that reach beyond this host */
-    struct mcd_cluster *cluster;   /* other agents; NULL: [peer] listen = off */
-    struct mct_rdma *rdma;         /* this host's RDMA devices; NULL: none are used */
+    bool network;                /* engines have transports that reach beyond this host */
+    struct mcd_cluster *cluster; /* other agents; NULL: [peer] listen = off */
+    struct mct_rdma *rdma;       /* this host's RDMA devices; NULL: none are used */
+    struct mcd_rdma_owner *rdma_owner;
     struct mcd_mooncake *mooncake; /* stock Mooncake processes; NULL: [mooncake] listen = off */
     struct mcd_worker *resolvers[MCD_RESOLVERS]; /* they ask name servers */
     unsigned next_resolver;

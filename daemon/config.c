@@ -158,6 +158,49 @@ static const struct mcd_key keys[] = {
     {"tcp", "zero_copy_min", SIZE, K(zero_copy_min), "256K", 0, GiB(1), NULL, "bytes",
      "sends from this size on leave the copy to the network card where the kernel can; 0: never",
      false},
+    {"rdma", "enable", CHOICE, K(rdma_enable), "auto", 0, 0, "auto|off|require", "word",
+     "RDMA devices beside TCP, with [peer] listen: those that are there and work, none, or refuse "
+     "to "
+     "start without one that is up and refuse memory that cannot be registered",
+     false},
+    {"rdma", "devices", TEXT, K(rdma_devices), "auto", 1, 255, NULL, "list",
+     "devices or ports that are used, such as mlx5_0 mlx5_1/1 rxe*, parted by commas; auto: all",
+     false},
+    {"rdma", "deny", TEXT, K(rdma_deny), "", 0, 255, NULL, "list",
+     "devices or ports that are never used; goes before devices", false},
+    {"rdma", "gid_index", TEXT, K(rdma_gid_index), "auto", 1, 5, NULL, "auto or number",
+     "entry of each port's GID table, 0 to 65535; auto: chosen, `mcshm doctor rdma` tells why",
+     false},
+    {"rdma", "queue_pairs", NUMBER, K(rdma_queue_pairs), "2", 1, 16, NULL, "queue pairs",
+     "of each engine and rail", false},
+    {"rdma", "depth", NUMBER, K(rdma_depth), "256", 16, 32768, NULL, "requests",
+     "send queue of a queue pair", false},
+    {"rdma", "cq_depth", NUMBER, K(rdma_cq_depth), "4096", 16, 1048576, NULL, "completions",
+     "completion queue of an engine and device", false},
+    {"rdma", "inline", NUMBER, K(rdma_inline), "220", 0, 4096, NULL, "bytes",
+     "writes up to this size go with their request, at most what the device can", false},
+    {"rdma", "reads", NUMBER, K(rdma_reads), "16", 1, 255, NULL, "requests",
+     "RDMA READs under way on one queue pair, at most what both devices can", false},
+    {"rdma", "slice", SIZE, K(rdma_slice), "1M", KiB(64), MiB(64), NULL, "bytes",
+     "most bytes of a task that one request carries", false},
+    {"rdma", "window", SIZE, K(rdma_window), "16M", KiB(256), GiB(1), NULL, "bytes",
+     "most bytes under way on one rail of one engine", false},
+    {"rdma", "timeout", NUMBER, K(rdma_timeout), "14", 1, 31, NULL, "exponent",
+     "local ACK timeout: 4.096 us x 2^timeout until a device sends again; 14 is 67 ms", false},
+    {"rdma", "retries", NUMBER, K(rdma_retries), "7", 0, 7, NULL, "times",
+     "that a device sends again before its queue pair is given up", false},
+    {"rdma", "mtu", CHOICE, K(rdma_mtu), "auto", 0, 0, "auto|256|512|1024|2048|4096", "bytes",
+     "largest packet; auto: what both ports can", false},
+    {"rdma", "chunk", SIZE, K(rdma_chunk), "1G", MiB(1), TiB(1), NULL, "bytes",
+     "most bytes of one registration; a multiple of 1M", false},
+    {"rdma", "traffic_class", NUMBER, K(rdma_traffic_class), "0", 0, 255, NULL, "number",
+     "of packets: DSCP and ECN bits with RoCE", false},
+    {"rdma", "service_level", NUMBER, K(rdma_service_level), "0", 0, 15, NULL, "number",
+     "of packets: InfiniBand's lane, the priority with RoCE", false},
+    {"rdma", "silent_ms", NUMBER, K(rdma_silent_ms), "1000", 10, 600000, NULL, "milliseconds",
+     "without any completion while requests are under way, after which a rail is given up", false},
+    {"rdma", "fallback", CHOICE, K(rdma_fallback), "yes", 0, 0, "yes|no", "word",
+     "TCP rails carry what no RDMA rail to that peer can; no: it waits for one", false},
     {"mooncake", "listen", TEXT, K(mooncake_listen), "off", 1, 255, NULL, "address:port",
      "where stock Mooncake processes shake hands with this agent; they are not asked who they are "
      "and "
@@ -407,6 +450,19 @@ static bool power_of_two(uint64_t v)
     return v != 0 && (v & (v - 1)) == 0;
 }
 
+int mcd_config_gid_index(const struct mcd_config *c)
+{
+    char *end;
+    unsigned long v;
+
+    if (strcmp(c->rdma_gid_index, "auto") == 0)
+        return -1;
+    if (c->rdma_gid_index[0] < '0' || c->rdma_gid_index[0] > '9')
+        return -2;
+    v = strtoul(c->rdma_gid_index, &end, 10);
+    return *end != '\0' || v > 65535 ? -2 : (int)v;
+}
+
 int mcd_config_check(const struct mcd_config *c, char *error, size_t error_size)
 {
     if (c->page_size != MiB(2) && c->page_size != GiB(1)) {
@@ -453,6 +509,29 @@ int mcd_config_check(const struct mcd_config *c, char *error, size_t error_size)
     if (c->dead_ms <= c->ping_ms) {
         snprintf(error, error_size, "[peer] dead_ms = %llu: want more than ping_ms = %llu",
                  (unsigned long long)c->dead_ms, (unsigned long long)c->ping_ms);
+        return -EINVAL;
+    }
+    if (c->rdma_chunk % MiB(1) != 0) {
+        snprintf(error, error_size, "[rdma] chunk = %llu: want a multiple of 1M",
+                 (unsigned long long)c->rdma_chunk);
+        return -EINVAL;
+    }
+    if (mcd_config_gid_index(c) < -1) {
+        snprintf(error, error_size, "[rdma] gid_index = %s: want auto or 0 to 65535",
+                 c->rdma_gid_index);
+        return -EINVAL;
+    }
+    if (c->rdma_enable == MCD_RDMA_REQUIRE && strcmp(c->peer_listen, "off") == 0) {
+        snprintf(
+            error, error_size,
+            "[rdma] enable = require, but [peer] listen = off: RDMA goes to other agents; want "
+            "the address:port that they connect to");
+        return -EINVAL;
+    }
+    if (c->rdma_enable == MCD_RDMA_REQUIRE && c->require_encryption != 0) {
+        snprintf(error, error_size,
+                 "[rdma] enable = require, but [peer] require_encryption = yes: RDMA rails carry "
+                 "plain text, choose one of the two");
         return -EINVAL;
     }
     if (c->extent_size > c->pool_size) {

@@ -15,6 +15,7 @@ enum mcd_pages { MCD_PAGES_PREFER, MCD_PAGES_REQUIRE, MCD_PAGES_OFF };
 enum mcd_idle { MCD_IDLE_SLEEP, MCD_IDLE_BUSY };
 enum mcd_unmapped { MCD_UNMAPPED_REFUSE, MCD_UNMAPPED_SHARE };
 enum mcd_admin_mode { MCD_ADMIN_BEST_EFFORT, MCD_ADMIN_REQUIRED, MCD_ADMIN_OFF };
+enum mcd_rdma_enable { MCD_RDMA_AUTO, MCD_RDMA_OFF, MCD_RDMA_REQUIRE };
 
 #define MCD_TEXT_MAX 256
 #define MCD_TENANTS_MAX 64u /* sections [tenant:NAME] */
@@ -68,6 +69,15 @@ struct mcd_config {
     uint64_t tcp_connections, tcp_slice, tcp_window; /* bytes */
     uint64_t tcp_checksum;                           /* 0 on, 1 off */
     uint64_t zero_copy_min;                          /* bytes; 0 never */
+    uint64_t rdma_enable;                            /* enum mcd_rdma_enable */
+    char rdma_devices[MCD_TEXT_MAX], rdma_deny[MCD_TEXT_MAX];
+    char rdma_gid_index[MCD_TEXT_MAX]; /* mcd_config_gid_index() */
+    uint64_t rdma_queue_pairs, rdma_depth, rdma_cq_depth, rdma_inline, rdma_reads;
+    uint64_t rdma_slice, rdma_window, rdma_chunk; /* bytes */
+    uint64_t rdma_timeout, rdma_retries;
+    uint64_t rdma_mtu; /* 0 auto, else 128 << it bytes */
+    uint64_t rdma_traffic_class, rdma_service_level, rdma_silent_ms;
+    uint64_t rdma_fallback; /* 0 yes, 1 no */
     char mooncake_listen[MCD_TEXT_MAX], mooncake_advertise[MCD_TEXT_MAX];
     char mooncake_metadata[MCD_TEXT_MAX], mooncake_cluster[MCD_TEXT_MAX];
     uint64_t mooncake_connections;
@@ -90,6 +100,9 @@ int mcd_config_set(struct mcd_config *c, const char *assignment, char *error, si
 
 /* What holds between keys. */
 int mcd_config_check(const struct mcd_config *c, char *error, size_t error_size);
+
+/* [rdma] gid_index: -1 auto; -2: it is neither that nor a number of the table. */
+int mcd_config_gid_index(const struct mcd_config *c);
 
 /* Takes over what may change while the agent runs; returns how many keys did. `told` is called with
  * the name of each key that differs ("task.deadline_ms") and whether it was taken over. */

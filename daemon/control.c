@@ -23,6 +23,7 @@
 #include "fault.h"
 #include "log.h"
 #include "mooncake.h"
+#include "rdma.h"
 #include "reload.h"
 #include "shm/region.h"
 #include "shm/failpoint.h"
@@ -294,6 +295,8 @@ int mcd_control_init(struct mcd_agent *a, char *error, size_t error_size)
     }
     res = MCS_FAIL(start_cluster);
     if (res == 0)
+        res = mcd_rdma_watch(a);
+    if (res == 0)
         res = mcd_cluster_create(a, error, error_size);
     if (res == 0) {
         mcd_recovery_begin(a);
@@ -544,6 +547,7 @@ void mcd_control_fini(struct mcd_agent *a)
     if (!mcd_closer_drain(CLOSE_MS))
         mcd_warning("descriptors of clients do not close; leaving them to the kernel");
     mcd_tenants_fini(&a->tenants);
+    mcd_rdma_unwatch(a);
     if (a->bound && a->recovery.before == 0)
         unlink(a->config.socket); /* the start has failed */
     mcd_stats_remove(a);

@@ -176,6 +176,7 @@ struct mcd_engine_options {
     const struct mct_ops *const *nets; /* transports; must live as long as the engine */
     unsigned nnets;
     bool network;            /* they want an io_uring */
+    struct mct_rdma *rdma;   /* the host's RDMA devices; NULL: none */
     bool checksum;           /* CRC32C of each slice that this side sends */
     uint64_t zero_copy_min;  /* bytes; UINT64_MAX: never */
     unsigned max_requests;   /* unanswered on one connection; 0: the transport's default */

@@ -16,6 +16,7 @@
 #include "eal.h"
 #include "log.h"
 #include "mooncake.h"
+#include "rdma.h"
 #include "supervise.h"
 #include "version.h"
 #include "shm/failpoint.h"
@@ -206,7 +207,8 @@ static void raise_limits(void)
 
 static int create_engines(struct mcd_agent *a, const int *cores, unsigned n)
 {
-    static const struct mct_ops *const nets[] = {&mct_tcp_ops, &mct_mooncake_ops};
+    static const struct mct_ops *const nets[] = {&mct_tcp_ops, &mct_mooncake_ops, &mct_rdma_ops};
+    unsigned all = sizeof(nets) / sizeof(nets[0]) - (a->rdma == NULL);
     int res = 0;
 
     for (unsigned i = 0; i < n && res == 0; i++) {
@@ -223,8 +225,9 @@ static int create_engines(struct mcd_agent *a, const int *cores, unsigned n)
             .fence_turns = !mcd_grace_has_membarrier(),
             .control_fd = a->event_fd,
             .nets = nets,
-            .nnets = a->network ? sizeof(nets) / sizeof(nets[0]) : 0,
+            .nnets = a->network ? all : 0,
             .network = a->network,
+            .rdma = a->rdma,
             .checksum = a->config.tcp_checksum == 0,
             .zero_copy_min = a->config.zero_copy_min != 0 ? a->config.zero_copy_min : UINT64_MAX,
         };
@@ -361,6 +364,9 @@ static int serve(struct mcd_agent *a)
     set_ticks(a);
     a->network =
         strcmp(a->config.peer_listen, "off") != 0 || strcmp(a->config.mooncake_listen, "off") != 0;
+    res = mcd_rdma_create(a, error, sizeof(error));
+    if (res != 0)
+        goto error_engines;
     res = create_engines(a, cores, ncores);
     if (res != 0) {
         snprintf(error, sizeof(error), "cannot set up the engines: %s", strerror(-res));
@@ -406,6 +412,7 @@ error_engines:
     mcd_eal_fini();
     for (unsigned i = 0; i < a->nengines; i++)
         mcd_engine_destroy(a->engines[i]);
+    mcd_rdma_destroy(a);
 error_event:
     close(a->event_fd);
 error_say:

@@ -82,6 +82,8 @@ int mcd_net_create(struct mcd_engine *g)
                  .left = mcd_serve_left,
                  .resolve = mcd_serve_resolve,
                  .notify = mcd_serve_notify},
+        .rdma = g->o.rdma,
+        .epoll_fd = g->epoll_fd,
         .tick_hz = g->o.tick_hz,
         .checksum = g->o.checksum,
         .zero_copy_min = g->o.zero_copy_min,
@@ -331,8 +333,14 @@ bool mcd_net_may_sleep(struct mcd_engine *g)
 {
     struct mcd_net *n = g->net;
 
-    return n->returned == NULL && n->dirty == NULL &&
-           (n->uring == NULL || !n->enabled || mct_uring_arm(n->uring));
+    if (n->returned != NULL || n->dirty != NULL)
+        return false;
+    if (!n->enabled)
+        return true;
+    for (unsigned i = 0; i < n->n; i++)
+        if (n->nets[i].ops->arm != NULL && !n->nets[i].ops->arm(n->nets[i].t))
+            return false;
+    return n->uring == NULL || mct_uring_arm(n->uring);
 }
 
 int mcd_net_timeout(const struct mcd_engine *g)

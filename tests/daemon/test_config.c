@@ -208,9 +208,11 @@ Test(config, each_key_refuses_nonsense_with_name_value_and_range)
 
 Test(config, contradictions_are_refused)
 {
-    static const char *const bad[] = {"queue.depth=3",       "session.inbox_size=20000",
-                                      "pool.page_size=4M",   "pool.address_base=33000000M",
-                                      "pool.extent_size=2G", "queue.args_size=16385"};
+    static const char *const bad[] = {"queue.depth=3",        "session.inbox_size=20000",
+                                      "pool.page_size=4M",    "pool.address_base=33000000M",
+                                      "pool.extent_size=2G",  "queue.args_size=16385",
+                                      "rdma.chunk=1025K",     "rdma.gid_index=one",
+                                      "rdma.gid_index=70000", "rdma.enable=require"};
 
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         struct mcd_config c;
