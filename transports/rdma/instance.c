@@ -18,9 +18,6 @@ struct mct {
     struct mct_env env;
     struct mct_stats stats;
     int wake_fd;
-    /* Pairs that were handed over and are no connection's: they go, and are freed once they are GONE. The list
-     * goes through `engine`. */
-    struct mct_rdma_pair *doomed;
 };
 
 int mct_rdma_wake_fd(const struct mct *instance)
@@ -50,37 +47,8 @@ static int rdma_init(const struct mct_env *env, struct mct **out)
     return 0;
 }
 
-static void doom(struct mct *t, struct mct_rdma_pair *p)
-{
-    p->engine = t->doomed;
-    t->doomed = p;
-    mct_rdma_pair_ask(p, MCT_RDMA_STAGE_GONE);
-}
-
-static bool free_doomed(struct mct *t)
-{
-    struct mct_rdma_pair **link = &t->doomed;
-    bool any = false;
-
-    while (*link != NULL) {
-        struct mct_rdma_pair *p = *link;
-
-        if (mcs_load_acquire(&p->reached) != MCT_RDMA_STAGE_GONE) { /* partner: nic's thread */
-            link = (struct mct_rdma_pair **)&p->engine;
-            continue;
-        }
-        *link = p->engine;
-        mct_rdma_pair_free(p);
-        any = true;
-    }
-    return any;
-}
-
 static void rdma_fini(struct mct *t)
 {
-    (void)free_doomed(t);
-    if (t->env.rdma != NULL)
-        mct_rdma_instance_gone(t->env.rdma, t);
     close(t->wake_fd);
     free(t);
 }
@@ -104,7 +72,8 @@ static void rdma_disconnect(struct mct_link *link)
 
 static int rdma_adopt(struct mct_link *link, const struct mct_conn *conn)
 {
-    doom(link->t, conn->pair);
+    (void)link;
+    (void)conn;
     return -EOPNOTSUPP;
 }
 
@@ -137,7 +106,8 @@ static uint64_t rdma_progress(struct mct_link *link)
 static int rdma_serve(struct mct *t, const struct mct_conn *conn, void *visitor)
 {
     (void)visitor;
-    doom(t, conn->pair);
+    (void)t;
+    (void)conn;
     return -EOPNOTSUPP;
 }
 
@@ -166,19 +136,21 @@ static int rdma_quiesce(struct mct *t, const void *base, uint64_t length)
 
 static bool rdma_turn(struct mct *t)
 {
-    return free_doomed(t);
+    (void)t;
+    return false;
 }
 
 static bool rdma_arm(struct mct *t)
 {
     uint64_t n;
 
-    return read(t->wake_fd, &n, sizeof(n)) < 0 || !free_doomed(t);
+    return read(t->wake_fd, &n, sizeof(n)) < 0 || n == 0;
 }
 
 static bool rdma_pending(const struct mct *t)
 {
-    return t->doomed != NULL;
+    (void)t;
+    return false;
 }
 
 static const struct mct_stats *rdma_stats(const struct mct *t)
