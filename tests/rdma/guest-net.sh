@@ -10,6 +10,8 @@
 : "${VM_RAILS:=1}"
 modprobe rdma_rxe
 modprobe rdma_ucm
+# A READ is answered by all its packets at once: what the default of 1000 cannot hold is lost, and costs an ACK timeout.
+sysctl -qw net.core.netdev_max_backlog=100000
 
 rdma_two_guests() {
     local r
