@@ -57,6 +57,17 @@ static const struct column tenants[] = {
     {"REFUSED", "refusals", CELL_COUNT},
 };
 
+static const struct column nics[] = {
+    {"NIC", "name", CELL_TEXT},        {"STATE", "state", CELL_TEXT},
+    {"LINK", "link", CELL_TEXT},       {"GID", "gid", CELL_TEXT},
+    {"INDEX", "gid_index", CELL_TEXT}, {"MTU", "mtu", CELL_COUNT},
+    {"RATE/s", "rate", CELL_BITS},     {"NODE", "node", CELL_TEXT},
+    {"PCI", "pci", CELL_TEXT},         {"NETDEV", "netdev", CELL_TEXT},
+    {"PAIRS", "pairs", CELL_COUNT},    {"MEMORY", "memory", CELL_BYTES},
+    {"EVENTS", "events", CELL_COUNT},  {"FAULTS", "faults", CELL_COUNT},
+    {"WHY", "why", CELL_TEXT},
+};
+
 #define COLUMNS(c) c, sizeof(c) / sizeof((c)[0])
 
 static const struct list {
@@ -73,6 +84,7 @@ static const struct list {
     {"rails", MCSHM_QUERY_RAILS, "rails", COLUMNS(rails)},
     {"peers", MCSHM_QUERY_PEERS, "peers", COLUMNS(peers)},
     {"tenants", MCSHM_QUERY_TENANTS, "tenants", COLUMNS(tenants)},
+    {"nics", MCSHM_QUERY_NICS, "nics", COLUMNS(nics)},
 };
 
 /* Gives each segment the number and the bytes of its buffers. */

@@ -14,7 +14,7 @@ static const char usage[] =
     "  top [--once] [--interval S] [--count N]     who moves how much, live; also while the agent\n"
     "                                              does not answer\n"
     "  ls [segments|buffers|extents|sessions|      what lives in it; segments by default\n"
-    "      rails|peers|tenants]\n"
+    "      rails|nics|peers|tenants]\n"
     "  trace CLIENT [-n N]                         the last N (20) tasks of a client, with the "
     "time\n"
     "                                              of each stage; CLIENT is a session, pid or "

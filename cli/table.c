@@ -40,6 +40,18 @@ static void bytes_text(char *out, size_t size, uint64_t n)
         snprintf(out, size, "%.1f%c", scaled, units[unit]);
 }
 
+static void bits_text(char *out, size_t size, uint64_t n)
+{
+    static const char *const units[] = {"", "k", "M", "G", "T"};
+    unsigned unit = 0;
+    double scaled = (double)n;
+
+    for (; scaled >= 1000 && unit < sizeof(units) / sizeof(units[0]) - 1; unit++)
+        scaled /= 1000;
+    snprintf(out, size, scaled == (double)(uint64_t)scaled ? "%.0f%s" : "%.1f%s", scaled,
+             units[unit]);
+}
+
 static void access_text(char *out, size_t size, const cJSON *value)
 {
     uint64_t access;
@@ -75,6 +87,8 @@ void table_cell(char *out, size_t size, const cJSON *value, enum cell_kind kind)
         access_text(out, size, value);
     else if (kind == CELL_BYTES)
         bytes_text(out, size, table_number(value));
+    else if (kind == CELL_BITS)
+        bits_text(out, size, table_number(value));
     else if (kind == CELL_HEX)
         snprintf(out, size, "0x%" PRIx64, table_number(value));
     else if (kind == CELL_MICROS && cJSON_IsNumber(value))

@@ -12,6 +12,7 @@ enum cell_kind {
     CELL_TEXT,    /* a string, or a number as it is */
     CELL_COUNT,   /* a whole number */
     CELL_BYTES,   /* 64K, 1.5G */
+    CELL_BITS,    /* a second, as 2.5G, 100G: powers of 1000 */
     CELL_HEX,     /* 0x... */
     CELL_MICROS,  /* a number of ns as us with one decimal */
     CELL_AGO,     /* a number of us as a time: 12.3us, 4.5ms, 1.2s, 3m */

@@ -8,6 +8,7 @@
 #include "cluster.h"
 #include "counters.h"
 #include "mooncake.h"
+#include "query_rdma.h"
 #include "version.h"
 
 static void add_u64(cJSON *o, const char *key, uint64_t v)
@@ -385,6 +386,9 @@ char *mcd_query_json(struct mcd_agent *a, const struct mcd_session *asker, uint3
         break;
     case MCS_QUERY_PEERS:
         peers(a, root);
+        break;
+    case MCS_QUERY_NICS:
+        mcd_query_nics(a, root);
         break;
     }
     text = cJSON_PrintUnformatted(root);

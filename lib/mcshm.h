@@ -471,9 +471,10 @@ typedef enum mcshm_query_what {
     MCSHM_QUERY_SEGMENTS = 1, /* with their buffers */
     MCSHM_QUERY_EXTENTS = 2,
     MCSHM_QUERY_SESSIONS = 3,
-    MCSHM_QUERY_RAILS = 4,  /* to other hosts: states, rates, what they carried */
-    MCSHM_QUERY_PEERS = 5,  /* agents of other hosts */
-    MCSHM_QUERY_TENANTS = 6 /* what each has, may have, was given and was refused */
+    MCSHM_QUERY_RAILS = 4,   /* to other hosts: states, rates, what they carried */
+    MCSHM_QUERY_PEERS = 5,   /* agents of other hosts */
+    MCSHM_QUERY_TENANTS = 6, /* what each has, may have, was given and was refused */
+    MCSHM_QUERY_NICS = 7     /* ports of RDMA devices; NOT_SUPPORTED by an agent that knows none */
 } mcshm_query_what;
 
 /* Asks the agent about itself. *json: one JSON object, NUL-terminated, free() it. A client

@@ -216,6 +216,7 @@ enum mcs_query {
     MCS_QUERY_RAILS,
     MCS_QUERY_PEERS,
     MCS_QUERY_TENANTS,
+    MCS_QUERY_NICS,
     MCS_QUERY_COUNT
 };
 struct mcs_msg_query {

@@ -52,7 +52,7 @@ for word in version pid socket uptime pool engine; do
 done
 grep -Eq "^pid +$AGENT_PID$" "$DIR/stdout" || fail "status has another pid"
 
-for list in segments buffers extents sessions; do
+for list in segments buffers extents sessions nics; do
     equal "$(mcshm --json ls $list | json "isinstance(d['$list'], list)")" true "ls $list in JSON"
     mcshm ls $list | head -n 1 | grep -qi "^${list%s}" || [ $list = buffers ] || fail "ls $list: no heading"
 done

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the agent tells of its RDMA devices: for `mcshm ls nics` and `mcshm doctor rdma`. Control thread. */
+#ifndef MCD_QUERY_RDMA_H
+#define MCD_QUERY_RDMA_H
+
+#include <cjson/cJSON.h>
+
+#include "agent.h"
+
+/* Adds "enable" ([rdma] enable), "used" and "nics", one object a nic, to an answer. */
+void mcd_query_nics(const struct mcd_agent *a, cJSON *root);
+
+#endif
