@@ -57,7 +57,8 @@ shm_src := shm/queue.c shm/inbox.c shm/region.c shm/message.c $(if $(SAN)$(FAIL)
 lib_src := $(wildcard lib/*.c) $(shm_src)
 daemon_src := $(filter-out daemon/main.c,$(wildcard daemon/*.c)) $(wildcard transports/*.c transports/*/*.c store/*/*.c) \
               $(shm_src) shm/queue_create.c
-cli_src := $(wildcard cli/*.c)
+# What the doctor knows of RDMA devices is what the agent knows.
+cli_src := $(wildcard cli/*.c) transports/rdma/gid.c transports/rdma/sysfs.c
 bench_src := $(wildcard bench/*.c)
 unit_src := $(wildcard tests/*/test_*.c)
 
