@@ -196,8 +196,8 @@ static void check_file(struct doctor *d, const struct mct_sysfs_device *dev)
     }
     if (!may_open(&u, &st)) {
         snprintf(remedy, sizeof(remedy),
-                 "chmod 0666 %.200s by a udev rule, or usermod -aG %.64s for the agent's user", path,
-                 g != NULL ? g->gr_name : "GROUP");
+                 "chmod 0666 %.200s by a udev rule, or usermod -aG %.64s for the agent's user",
+                 path, g != NULL ? g->gr_name : "GROUP");
         doctor_say(d, harm(d), remedy, "%s: %s (uid %u) may not open %s: mode %04o of %u:%.64s",
                    dev->name, u.whose, u.uid, path, st.st_mode & 07777, st.st_uid,
                    g != NULL ? g->gr_name : "?");
