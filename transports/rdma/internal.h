@@ -73,6 +73,7 @@ struct mct_rdma_pair {
     unsigned nic;
     uint64_t conn;
     struct mct_rdma_end own, peer;
+    int gid_index;     /* of `own` */
     struct ibv_qp *qp; /* qp_context is the pair */
     uint32_t depth;    /* send queue, as made */
     uint32_t max_inline;
