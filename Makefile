@@ -6,6 +6,7 @@
 #   make fuzz            libFuzzer on each target of tests/fuzz for SECONDS (60); TARGET names some; needs clang
 #   make soak            three hosts under random faults for MINUTES (10); needs root
 #   make bench           ring, copy and kv, one after the other
+#   make bench-rdma      net and kv over RDMA, beside perftest, in a virtual machine; needs root
 #   make lint            formatting, static analysis, house rules; silent when all is well
 #   make man             manual pages, into build/man
 #   make deb             Debian packages, into build/deb
@@ -66,7 +67,7 @@ programs := $B/bin/mcshmd $B/bin/mcshm $B/bin/mcshm-bench
 libraries := $B/lib/libmcshm.so.0 $B/lib/libmcshm.so $B/lib/libmcshm.a
 units := $(patsubst tests/%.c,$B/tests/%,$(unit_src))
 
-.PHONY: all test unit scenario failing plain-library fuzz fuzzers soak bench demo lint man install uninstall deb deb-check clean
+.PHONY: all test unit scenario failing plain-library fuzz fuzzers soak bench bench-rdma demo lint man install uninstall deb deb-check clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -108,7 +109,7 @@ $B/bin/mcshm: $(call obj,$(cli_src)) $B/lib/libmcshm.a
 	$(CC) $(LDFLAGS) -o $@ $^ -lcjson
 $B/bin/mcshm-bench: $(call obj,$(bench_src)) $B/lib/libmcshm.a
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -o $@ $^ -lcjson -lm
+	$(CC) $(LDFLAGS) -o $@ $^ -lcjson -lm $(if $(wildcard /usr/include/infiniband/verbs.h),-libverbs)
 
 # Unit tests see the inside of library and agent. Each is one Criterion program.
 $B/tests/%: $B/obj/tests/%.o $B/lib/libmcshm.a $B/lib/libmcshmd.a
@@ -166,6 +167,10 @@ bench: all
 	$B/bin/mcshm-bench ring
 	$B/bin/mcshm-bench copy
 	$B/bin/mcshm-bench kv
+
+bench-rdma: all
+	@scripts/deps.sh build vm
+	@B=$B bench/rdma.sh
 
 demo:
 	@scripts/demo.sh

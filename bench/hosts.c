@@ -23,17 +23,11 @@
 #define READY_MS 20000
 #define CARRIER_MS 10000
 
-const char *hosts_address(unsigned host, unsigned rail, char *out, size_t size)
-{
-    snprintf(out, size, "10.200.%u.%u", rail, host + 1);
-    return out;
-}
-
 int hosts_enter(const struct hosts *h, unsigned host)
 {
     int fd = host < HOSTS ? h->netns[host] : h->home;
 
-    if (setns(fd, CLONE_NEWNET) != 0)
+    if (fd > 0 && setns(fd, CLONE_NEWNET) != 0)
         return say_error(-errno, "cannot enter network namespace %u: %m", host);
     return 0;
 }
@@ -67,11 +61,12 @@ static int make(struct hosts *h, unsigned host, struct proc *holder)
     return h->netns[host] >= 0 ? 0 : say_error(-errno, "%s: %m", path);
 }
 
-/* ip or tc inside a host; words are parted by single blanks. */
-static int command(const struct hosts *h, unsigned host, const char *line)
+/* ip or tc inside a host; words are parted by single blanks. output: what it prints. */
+static int ask(const struct hosts *h, unsigned host, const char *line, char *output, size_t size)
 {
-    char words[256], *argv[32], output[512], *rest;
-    struct child_options o = {.argv = argv, .netns = h->netns[host], .errors = true};
+    char words[256], *argv[32], *rest;
+    struct child_options o = {
+        .argv = argv, .netns = h->netns[host], .output = true, .errors = true};
     struct child c;
     size_t used = 0, n = 0;
     int rc;
@@ -84,12 +79,21 @@ static int command(const struct hosts *h, unsigned host, const char *line)
     rc = child_start(&o, &c);
     if (rc != 0)
         return say_error(rc, "cannot run %s: %s", line, strerror(-rc));
-    child_read(&c, NULL, COMMAND_MS, output, sizeof(output), &used);
+    child_read(&c, NULL, COMMAND_MS, output, size, &used);
     rc = child_end(&c, 0, COMMAND_MS, NULL);
+    if (rc == 0)
+        return 0;
     output[strcspn(output, "\n")] = '\0';
     if (rc == 127)
         return say_error(-ENOENT, "there is no %s in PATH: install iproute2", argv[0]);
-    return rc == 0 ? 0 : say_error(-EIO, "%s: %s", line, output);
+    return say_error(-EIO, "%s: %s", line, output);
+}
+
+static int command(const struct hosts *h, unsigned host, const char *line)
+{
+    char output[512];
+
+    return ask(h, host, line, output, sizeof(output));
 }
 
 static int set_congestion(const struct hosts *h, unsigned host, const char *name)
@@ -107,17 +111,21 @@ static int set_congestion(const struct hosts *h, unsigned host, const char *name
     return rc;
 }
 
-static int make_rail(const struct hosts *h, unsigned rail, int other)
+static int make_rail(struct hosts *h, unsigned rail, int other)
 {
-    char line[128], address[32];
+    char line[256];
     int rc;
 
     snprintf(line, sizeof(line), "ip link add name rail%u type veth peer name rail%u netns %d",
              rail, rail, other);
     rc = command(h, 0, line);
     for (unsigned host = 0; rc == 0 && host < HOSTS; host++) {
-        snprintf(line, sizeof(line), "ip address add %s/24 dev rail%u",
-                 hosts_address(host, rail, address, sizeof(address)), rail);
+        struct hosts_end *end = &h->end[host][rail];
+
+        *end = (struct hosts_end){.device = ""};
+        snprintf(end->address, sizeof(end->address), "10.200.%u.%u", rail, host + 1);
+        snprintf(end->link, sizeof(end->link), "rail%u", rail);
+        snprintf(line, sizeof(line), "ip address add %s/24 dev %s", end->address, end->link);
         rc = command(h, host, line);
         snprintf(line, sizeof(line), "ip link set rail%u up", rail);
         if (rc == 0)
@@ -181,11 +189,11 @@ int hosts_open(struct hosts *h, unsigned rails, const char *congestion)
 void hosts_close(struct hosts *h)
 {
     for (unsigned host = 0; host < HOSTS; host++) {
-        if (h->netns[host] >= 0)
+        if (h->netns[host] > 0)
             close(h->netns[host]);
         h->netns[host] = -1;
     }
-    if (h->home >= 0)
+    if (h->home > 0)
         close(h->home);
     h->home = -1;
 }
@@ -197,7 +205,7 @@ int hosts_link(const struct hosts *h, unsigned rail, bool up)
 
     if (rc != 0)
         return rc;
-    snprintf(r.ifr_name, sizeof(r.ifr_name), "rail%u", rail);
+    snprintf(r.ifr_name, sizeof(r.ifr_name), "%.*s", IFNAMSIZ - 1, h->end[0][rail].link);
     fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     hosts_enter(h, HOSTS); /* the socket stays in there */
     if (fd < 0)
@@ -209,8 +217,31 @@ int hosts_link(const struct hosts *h, unsigned rail, bool up)
         rc = -1;
     }
     if (rc != 0)
-        rc = say_error(-errno, "cannot take rail%u %s: %m", rail, up ? "up" : "down");
+        rc = say_error(-errno, "cannot take %s %s: %m", r.ifr_name, up ? "up" : "down");
     close(fd);
+    return rc;
+}
+
+int hosts_get_routes(const struct hosts *h, unsigned rail, struct hosts_routes *out)
+{
+    char line[128];
+
+    snprintf(out->link, sizeof(out->link), "%s", h->end[0][rail].link);
+    snprintf(line, sizeof(line), "ip -4 route show table all type unicast dev %s", out->link);
+    return ask(h, 0, line, out->text, sizeof(out->text));
+}
+
+int hosts_put_routes(const struct hosts *h, const struct hosts_routes *r)
+{
+    char text[sizeof(r->text)], *rest, line[512];
+    int rc = 0;
+
+    snprintf(text, sizeof(text), "%s", r->text);
+    for (char *route = strtok_r(text, "\n", &rest); rc == 0 && route != NULL;
+         route = strtok_r(NULL, "\n", &rest)) {
+        snprintf(line, sizeof(line), "ip -4 route replace %s dev %s", route, r->link);
+        rc = command(h, 0, line);
+    }
     return rc;
 }
 

@@ -39,9 +39,11 @@ int iperf_parse(const char *text, double *rate, double *bytes)
 void iperf_run(const struct hosts *h, unsigned seconds, struct iperf *out)
 {
     static char output[OUTPUT_MAX];
-    char address[32], time[32], first[1024] = "";
-    char *server_argv[] = {"iperf3", "-s", "-1", "-B", address, "--forceflush", NULL};
-    char *client_argv[] = {"iperf3", "-c", address, "-l", "1M", "-t", time, "-J", NULL};
+    char time[32], first[1024] = "";
+    char *server_argv[] = {"iperf3",       "-s", "-1", "-B", (char *)h->end[1][0].address,
+                           "--forceflush", NULL};
+    char *client_argv[] = {"iperf3", "-c", (char *)h->end[1][0].address, "-l", "1M", "-t", time,
+                           "-J",     NULL};
     struct child_options so = {.argv = server_argv, .netns = h->netns[1], .output = true};
     struct child_options co = {.argv = client_argv, .netns = h->netns[0], .output = true};
     struct child server, client;
@@ -49,7 +51,6 @@ void iperf_run(const struct hosts *h, unsigned seconds, struct iperf *out)
     size_t used = 0;
 
     out->gbps = out->cpu_s_per_gb = NAN;
-    hosts_address(1, 0, address, sizeof(address));
     snprintf(time, sizeof(time), "%u", seconds);
     if (child_start(&so, &server) != 0)
         return;

@@ -219,8 +219,11 @@ static int start_two(const struct kv_options *o, uint64_t pool, struct kv_contex
                               .pool_size = pool,
                               .busy = o->busy,
                               .rails = (unsigned)o->rails,
-                              .checksum = true};
-    int rc = hosts_open(&place->hosts, (unsigned)o->rails, o->congestion);
+                              .checksum = true,
+                              .rdma = o->wire.rdma,
+                              .settings = o->settings};
+    int rc = wire_asked(&o->wire) ? wire_open(&o->wire, (unsigned)o->rails, &place->hosts)
+                                  : hosts_open(&place->hosts, (unsigned)o->rails, o->congestion);
 
     if (rc != 0)
         return rc;
@@ -232,8 +235,8 @@ static int start_two(const struct kv_options *o, uint64_t pool, struct kv_contex
     x->engines = place->pair.cores;
     x->prefill_socket = place->pair.agent[0].socket;
     x->decode_socket = place->pair.agent[1].socket;
-    pair_name(0, x->prefill, x->prefill_peer, sizeof(x->prefill_peer));
-    pair_name(1, x->decode, x->decode_peer, sizeof(x->decode_peer));
+    pair_name(&place->hosts, 0, x->prefill, x->prefill_peer, sizeof(x->prefill_peer));
+    pair_name(&place->hosts, 1, x->decode, x->decode_peer, sizeof(x->decode_peer));
     place->one = place->pair.agent[1]; /* what is printed of it */
     memcpy(place->one.pages_note, place->pair.pages_note, sizeof(place->one.pages_note));
     return 0;
@@ -247,6 +250,18 @@ static void stop_place(const struct kv_context *x, struct place *place)
     } else {
         agent_stop(&place->one);
     }
+}
+
+static int check_path(const struct kv_shared *s)
+{
+    uint64_t others = 0;
+
+    for (unsigned i = 0; i < KV_PATHS; i++)
+        if (i != MCSHM_PATH_RDMA)
+            others += s->path_tasks[i];
+    return others == 0
+               ? 0
+               : say_error(-EIO, "kv: %llu tasks did not go over rdma", (unsigned long long)others);
 }
 
 static int run(const struct kv_options *o, struct kv_context *x)
@@ -270,6 +285,8 @@ static int run(const struct kv_options *o, struct kv_context *x)
     stop_place(x, &place);
     if (rc == 0)
         rc = kv_print(o, &place.one, x, agent_ns, seconds);
+    if (rc == 0 && o->wire.rdma)
+        rc = check_path(x->shared);
     if (rc == 0 && x->shared->mismatches > 0)
         rc = say_error(-EIO, "kv: what arrived is not what was sent");
     else if (rc == 0 && x->shared->verified_bytes != x->shared->bytes)
@@ -315,8 +332,11 @@ static void help(void)
         "                    own, which takes root; default 1: one agent for both\n"
         "  --rails N         links between two hosts, 1 to 8; default 1\n"
         "  --congestion NAME of two hosts' TCP: reno (default), bbr, cubic\n"
+        "  --set S.K=V       a key of both agents' configuration, with --hosts 2; may be given "
+        "often\n"
+        "%s"
         "%s",
-        OPTIONS_COMMON_HELP);
+        WIRE_HELP, OPTIONS_COMMON_HELP);
 }
 
 static int parse(int argc, char **argv, struct kv_options *o)
@@ -331,7 +351,8 @@ static int parse(int argc, char **argv, struct kv_options *o)
         IDLE,
         N_HOSTS,
         RAILS,
-        CONGESTION
+        CONGESTION,
+        SET
     };
     static const struct option known[] = {{"trace", required_argument, NULL, TRACE},
                                           {"requests", required_argument, NULL, REQUESTS},
@@ -343,12 +364,14 @@ static int parse(int argc, char **argv, struct kv_options *o)
                                           {"hosts", required_argument, NULL, N_HOSTS},
                                           {"rails", required_argument, NULL, RAILS},
                                           {"congestion", required_argument, NULL, CONGESTION},
+                                          {"set", required_argument, NULL, SET},
+                                          WIRE_LONG,
                                           OPTIONS_COMMON_LONG,
                                           {NULL, 0, NULL, 0}};
     int option, rc = 0;
 
     while (rc == 0 && (option = getopt_long(argc, argv, "h", known, NULL)) != -1) {
-        if (options_take(option, &o->common))
+        if (options_take(option, &o->common) || wire_take(option, &o->wire, &rc))
             continue;
         switch (option) {
         case TRACE:
@@ -383,6 +406,9 @@ static int parse(int argc, char **argv, struct kv_options *o)
         case CONGESTION:
             o->congestion = optarg;
             break;
+        case SET:
+            rc = options_setting(optarg, o->settings, sizeof(o->settings));
+            break;
         case 'h':
             help();
             return 1;
@@ -392,6 +418,9 @@ static int parse(int argc, char **argv, struct kv_options *o)
     }
     if (rc == 0 && o->hosts == HOSTS && o->common.socket != NULL)
         rc = say_error(-EINVAL, "kv: --hosts 2 starts two agents and goes without --socket");
+    if (rc == 0 && o->hosts != HOSTS && (wire_asked(&o->wire) || o->settings[0] != '\0'))
+        rc = say_error(-EINVAL,
+                       "kv: --transport rdma, devices, addresses and --set go with --hosts 2");
     return rc != 0 ? rc : options_end("kv", argc, argv);
 }
 

@@ -6,6 +6,7 @@
 #include "agent.h"
 #include "kv_run.h"
 #include "options.h"
+#include "wire.h"
 
 struct kv_options {
     struct options_common common;
@@ -17,6 +18,8 @@ struct kv_options {
     uint64_t hosts; /* 1; 2: prefill's agent and decode's on hosts of their own */
     uint64_t rails; /* between two hosts */
     const char *congestion;
+    struct wire_options wire;
+    char settings[1024]; /* more of two agents' ini files */
 };
 
 int kv_command(int argc, char **argv);

@@ -63,7 +63,8 @@ static const char *const pooled_sets[] = {"MC_FORCE_TCP=1", "MC_TCP_ENABLE_CONNE
 int mooncake_start(struct mooncake *m, const struct hosts *h, const char *program, bool pooled,
                    uint64_t buffer)
 {
-    char output[TEXT_MAX] = "", address[32], name[64], bytes[64];
+    char output[TEXT_MAX] = "", name[128], bytes[64];
+    const char *address = h->end[1][0].address;
     char *argv[] = {m->program,
                     "--mode=target",
                     "--metadata_server=P2PHANDSHAKE",
@@ -83,7 +84,6 @@ int mooncake_start(struct mooncake *m, const struct hosts *h, const char *progra
     m->hosts = h;
     m->pooled = pooled;
     snprintf(m->program, sizeof(m->program), "%s", program);
-    hosts_address(1, 0, address, sizeof(address));
     snprintf(name, sizeof(name), "--local_server_name=%s", address);
     snprintf(bytes, sizeof(bytes), "--buffer_size=%" PRIu64, buffer);
     rc = child_start(&o, &m->child);
@@ -104,7 +104,7 @@ void mooncake_run(struct mooncake *m, bool write, uint64_t size, uint64_t batch,
                   unsigned seconds, struct mooncake_result *out)
 {
     static char output[TEXT_MAX];
-    char address[32], name[64], segment[96], block[64], count[64], workers[64], time[64], bytes[64];
+    char name[128], segment[128], block[64], count[64], workers[64], time[64], bytes[64];
     char *argv[] = {m->program,
                     "--mode=initiator",
                     "--metadata_server=P2PHANDSHAKE",
@@ -129,8 +129,7 @@ void mooncake_run(struct mooncake *m, bool write, uint64_t size, uint64_t batch,
     size_t used = 0;
 
     out->gbps = out->tasks_s = out->cpu_s_per_gb = NAN;
-    hosts_address(0, 0, address, sizeof(address));
-    snprintf(name, sizeof(name), "--local_server_name=%s", address);
+    snprintf(name, sizeof(name), "--local_server_name=%s", m->hosts->end[0][0].address);
     snprintf(segment, sizeof(segment), "--segment_id=%s", m->target);
     snprintf(block, sizeof(block), "--block_size=%" PRIu64, size);
     snprintf(count, sizeof(count), "--batch_size=%" PRIu64, batch);

@@ -15,7 +15,7 @@
 struct mooncake {
     const struct hosts *hosts;
     char program[4096];
-    char target[64]; /* the target's name */
+    char target[96]; /* the target's name */
     bool pooled;     /* MC_TCP_ENABLE_CONNECTION_POOL=1 */
     struct child child;
 };

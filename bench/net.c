@@ -13,6 +13,7 @@
 /* Hosts of our own: the rows, those beside them, and what is measured apart. */
 static int run_own(const struct net_options *o, struct net_figures *f)
 {
+    bool here = wire_asked(&o->wire);
     struct hosts h;
     int cores[HOSTS];
     unsigned rails = 1;
@@ -21,7 +22,7 @@ static int run_own(const struct net_options *o, struct net_figures *f)
     for (unsigned i = 0; i < o->rails.count; i++)
         if (o->rails.value[i] > rails)
             rails = (unsigned)o->rails.value[i];
-    rc = hosts_open(&h, rails, o->congestion);
+    rc = here ? wire_open(&o->wire, rails, &h) : hosts_open(&h, rails, o->congestion);
     if (rc != 0)
         return rc;
     rc = pin_choose(&f->cores);
@@ -34,7 +35,7 @@ static int run_own(const struct net_options *o, struct net_figures *f)
     if (rc == 0 && o->rivals)
         net_run_rivals(o, &h, f);
     if (rc == 0 && o->failover)
-        rc = net_run_failover(o, f);
+        rc = net_run_failover(o, here ? &h : NULL, f);
     if (rc == 0 && o->idle_peers > 0)
         rc = net_run_idle(o, &h, f);
     hosts_close(&h);
@@ -55,7 +56,12 @@ int net_command(int argc, char **argv)
 
         return net_owner_serve(&x);
     }
-    rc = options.peer != NULL ? net_sweep(&options, NULL, &figures) : run_own(&options, &figures);
+    if (options.peer != NULL)
+        rc = net_sweep(&options, NULL, &figures);
+    else if (options.wire.rdma)
+        rc = net_run_rdma(&options, &figures);
+    else
+        rc = run_own(&options, &figures);
     if (rc == 0)
         rc = net_print(&options, &figures);
     if (rc == 0 && figures.mismatches > 0)

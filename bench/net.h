@@ -8,10 +8,12 @@
 #include "iperf.h"
 #include "stream.h"
 #include "mooncake.h"
+#include "net_client.h"
 #include "options.h"
 #include "pair.h"
 #include "rtt.h"
 #include "stats.h"
+#include "wire.h"
 
 #include <mcshm.h>
 
@@ -39,9 +41,11 @@ struct net_options {
     const char *serve;    /* be such a peer, under this name; NULL: no */
     uint64_t serve_bytes; /* its buffer */
     bool rivals, failover;
-    const char *mooncake; /* folder; NULL: none */
-    uint64_t idle_peers;  /* 0: not measured */
-    char settings[1024];  /* more of the agents' ini files */
+    const char *mooncake;    /* folder; NULL: none */
+    uint64_t idle_peers;     /* 0: not measured */
+    uint64_t register_bytes; /* of a buffer that is registered; 0: as many as fit, at most 4 GiB */
+    struct wire_options wire;
+    char settings[1024]; /* more of the agents' ini files */
 };
 
 struct net_row {
@@ -55,6 +59,8 @@ struct net_row {
     mcshm_path path;
     struct stats_rounds gbps, tasks_s, p50_us, p99_us, p999_us;
     struct stats_rounds agents_cpu, initiator_cpu, target_cpu, clients_cpu; /* seconds per GB */
+    uint64_t paths[NET_PATHS];         /* tasks that went each way, where all were looked at */
+    struct stats_rounds perftest_gbps; /* over the same devices, between the rounds of the row */
 };
 
 struct net_rival { /* Mooncake's figures for one kind of row */
@@ -76,6 +82,19 @@ struct net_failover {
     double slow_share; /* of the bytes, by the rail that was slowed to a tenth */
     double slow_fair;  /* what its rate would be of the sum of rates */
     double slow_gbps;  /* all rails, one of them slow */
+};
+
+struct net_rdma { /* beside the rows of --transport rdma */
+    bool done;
+    unsigned rails;
+    char device[HOSTS][HOSTS_RAILS_MAX][HOSTS_NAME_MAX];
+    struct stats_rounds bare_us;         /* one WRITE over bare verbs, posted and polled for */
+    struct stats_rounds hops_us;         /* two hops of a bare ring */
+    struct stats_rounds write_us;        /* one task, submit to COMPLETED, engine busy */
+    struct stats_rounds perftest_us;     /* t_typical of ib_write_lat */
+    uint64_t registered;                 /* bytes; 0: not measured */
+    struct stats_rounds bare_register_s; /* one ibv_reg_mr() of so many */
+    struct stats_rounds register_s;      /* mcshm_buffer_publish() of so many */
 };
 
 struct net_idle {
@@ -103,6 +122,7 @@ struct net_figures {
     struct rtt rtt;
     struct fit_line read_line, write_line;
     struct net_failover failover;
+    struct net_rdma rdma;
     struct net_idle idle;
     char pages_note[128];
     struct pin_cores cores;
@@ -111,13 +131,25 @@ struct net_figures {
 int net_command(int argc, char **argv);
 
 /* Parts of a run; each 0 or a negative errno, said already. */
+/* All of a run with --transport rdma. */
+int net_run_rdma(const struct net_options *o, struct net_figures *f);
+/*
+ * Measures a row, whose first fields say which. beside (may be NULL) is called after each round, with
+ * the row so far; its result ends the row when it is not 0.
+ */
+struct net_stage;
+int net_run_row(struct net_stage *s, struct net_row *row, struct net_figures *f,
+                int (*beside)(void *context, struct net_row *row), void *context);
+/* How many tasks went another way than this one. */
+uint64_t net_other_paths(const struct net_row *row, mcshm_path path);
 int net_sweep(const struct net_options *o, const struct hosts *h, struct net_figures *f);
 void net_run_iperf(const struct hosts *h, struct net_figures *f); /* one more round */
 /* The bare stream for the spans of all rows of 1 MiB and more; rows must be there. */
 int net_run_streams(const struct net_options *o, const struct hosts *h, struct net_figures *f);
 struct net_stream *net_stream_of(struct net_figures *f, const struct net_row *r);
 void net_run_rivals(const struct net_options *o, const struct hosts *h, struct net_figures *f);
-int net_run_failover(const struct net_options *o, struct net_figures *f);
+/* h: links that are there, which nothing limits; NULL: others of our own, which are limited. */
+int net_run_failover(const struct net_options *o, const struct hosts *h, struct net_figures *f);
 int net_run_idle(const struct net_options *o, const struct hosts *h, struct net_figures *f);
 
 /* The lines through the latencies of one task at a time. */

@@ -63,16 +63,20 @@ static mcshm_status submit(struct state *s, const struct net_job *job, uint32_t 
 }
 
 /* Takes what an ended batch came to into the result, and frees it. */
-static mcshm_status collect(struct state *s, mcshm_batch batch, struct net_result *out)
+static mcshm_status collect(struct state *s, mcshm_batch batch, bool all_paths,
+                            struct net_result *out)
 {
     mcshm_batch_status sum;
     mcshm_task_status task;
     mcshm_status status = mcshm_batch_poll(s->k.q, batch, &sum);
 
-    for (uint32_t i = 0; status == MCSHM_OK && i < (sum.failed > 0 ? sum.tasks : 1); i++) {
+    for (uint32_t i = 0; status == MCSHM_OK && i < (all_paths || sum.failed > 0 ? sum.tasks : 1);
+         i++) {
         status = mcshm_task_poll(s->k.q, batch, i, &task);
         if (status != MCSHM_OK)
             break;
+        if (task.path < NET_PATHS)
+            out->paths[task.path]++;
         if (task.state == MCSHM_STATE_COMPLETED)
             out->path = task.path;
         else if (out->error == MCSHM_OK)
@@ -98,11 +102,14 @@ static int run(struct state *s, const struct net_job *job, struct net_result *ou
         mcshm_batch batch;
 
         status = submit(s, job, job->batch, &batch);
+        while (job->spin && status == MCSHM_OK &&
+               mcshm_batch_poll(s->k.q, batch, NULL) == MCSHM_BUSY)
+            ;
         if (status == MCSHM_OK)
             status = mcshm_batch_wait(s->k.q, batch, WAIT_US);
         now = clock_ns();
         if (status == MCSHM_OK)
-            status = collect(s, batch, out);
+            status = collect(s, batch, job->all_paths, out);
         if (status == MCSHM_OK && out->failed > 0)
             status = out->error;
         if (s->time_count < TIMES_MAX)
@@ -152,7 +159,7 @@ static int stream(struct state *s, const struct net_job *job, struct net_result 
             now = clock_ns();
             any = true;
             if (status == MCSHM_OK)
-                status = collect(s, s->batches[i], out);
+                status = collect(s, s->batches[i], true, out);
             note(s->context->timeline, now, out->bytes - bytes);
             if (status == MCSHM_OK && now < end)
                 status = submit(s, job, 1, &s->batches[i]);
@@ -187,7 +194,7 @@ static int move_all(struct state *s, const struct net_job *job, mcshm_opcode opc
         if (status == MCSHM_OK)
             status = mcshm_batch_wait(s->k.q, batch, WAIT_US);
         if (status == MCSHM_OK)
-            status = collect(s, batch, &ignored);
+            status = collect(s, batch, false, &ignored);
         if (status == MCSHM_OK)
             status = ignored.error;
         if (status != MCSHM_OK)

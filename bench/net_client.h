@@ -16,6 +16,7 @@ enum net_kind {
     NET_PULL,   /* the other way round */
 };
 
+#define NET_PATHS 9u    /* values of mcshm_path */
 #define NET_BINS 20000u /* milliseconds of a timeline */
 
 /* Shared with the parent. */
@@ -40,6 +41,8 @@ struct net_job {
     uint32_t batch; /* tasks of one batch; NET_STREAM: tasks in flight */
     uint64_t span;  /* bytes that tasks rotate over; of the other kinds: from the start */
     double seconds; /* of NET_RUN and NET_STREAM */
+    bool spin;      /* NET_RUN polls for the end of a batch and never sleeps */
+    bool all_paths; /* NET_RUN looks at every task's path; else at one of a batch */
     uint64_t seed;
 };
 
@@ -49,8 +52,9 @@ struct net_result {
     uint64_t touched;    /* bytes from the start that tasks have covered */
     double seconds, cpu_seconds;
     double p50_us, p99_us, p999_us; /* of a batch, from before its submission */
-    mcshm_path path;
-    mcshm_status error; /* of the first task that failed */
+    mcshm_path path;                /* of the last task looked at */
+    uint64_t paths[NET_PATHS];      /* tasks that went each way */
+    mcshm_status error;             /* of the first task that failed */
 };
 
 int net_client_main(int fd, void *context);

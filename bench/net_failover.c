@@ -96,34 +96,45 @@ static int run_plain(struct net_stage *s, struct net_figures *f, double *out)
     return rc;
 }
 
+/* Takes a rail down, or up with the routes that it had. */
+static int cut(const struct hosts *h, bool up, struct hosts_routes *routes)
+{
+    int rc = up ? 0 : hosts_get_routes(h, CUT_RAIL, routes);
+
+    if (rc == 0)
+        rc = hosts_link(h, CUT_RAIL, up);
+    return rc == 0 && up ? hosts_put_routes(h, routes) : rc;
+}
+
 static int run_cut(struct net_stage *s, struct net_figures *f)
 {
     struct net_failover *o = &f->failover;
     struct net_timeline *t = s->timeline;
-    size_t cut, back = 0, full;
+    struct hosts_routes routes;
+    size_t down, back = 0, full;
     double others;
     int rc = begin(s, t, BEFORE_MS + CUT_MS + BACK_MS);
 
     if (rc != 0)
         return rc;
     await_age(t, BEFORE_MS);
-    cut = bin_now(t);
-    rc = hosts_link(s->hosts, CUT_RAIL, false);
+    down = bin_now(t);
+    rc = cut(s->hosts, false, &routes);
     await_age(t, BEFORE_MS + CUT_MS);
     if (rc == 0) {
         back = bin_now(t);
-        rc = hosts_link(s->hosts, CUT_RAIL, true);
+        rc = cut(s->hosts, true, &routes);
     }
     if (rc == 0)
         rc = finish(s, f);
     if (rc != 0)
         return rc;
-    o->all_gbps = gbps(t, SETTLE_MS, cut);
+    o->all_gbps = gbps(t, SETTLE_MS, down);
     /* what the other rails carry: each as much as one alone, or as it did just before */
     others = fmax(o->one_gbps * (o->rails - 1), o->all_gbps * (o->rails - 1) / o->rails);
-    o->gap_ms = fit_gap(t->bytes, back, cut, WINDOW_MS, others * 1e6, FULL_SHARE);
-    full = isnan(o->gap_ms) ? back : cut + (size_t)o->gap_ms;
-    o->rest_gbps = gbps(t, full < back ? full : cut, back);
+    o->gap_ms = fit_gap(t->bytes, back, down, WINDOW_MS, others * 1e6, FULL_SHARE);
+    full = isnan(o->gap_ms) ? back : down + (size_t)o->gap_ms;
+    o->rest_gbps = gbps(t, full < back ? full : down, back);
     o->sum_ratio = o->rest_gbps / others;
     o->back_gbps = gbps(t, back + BACK_MS / 2, back + BACK_MS);
     return 0;
@@ -134,7 +145,6 @@ static int read_rails(const struct net_stage *s, double *bytes, unsigned rails)
 {
     cJSON *doc = tell_ask(s->pair.agent[0].socket, "ls", "rails");
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(doc, "rails"), *rail;
-    char address[32];
     int rc = 0;
 
     memset(bytes, 0, rails * sizeof(bytes[0]));
@@ -144,7 +154,8 @@ static int read_rails(const struct net_stage *s, double *bytes, unsigned rails)
         const cJSON *count = cJSON_GetObjectItemCaseSensitive(rail, "bytes");
 
         for (unsigned i = 0; cJSON_IsString(local) && cJSON_IsNumber(count) && i < rails; i++) {
-            size_t length = strlen(hosts_address(0, i, address, sizeof(address)));
+            const char *address = s->hosts->end[0][i].address;
+            size_t length = strlen(address);
 
             if (strncmp(local->valuestring, address, length) == 0 &&
                 !isdigit((unsigned char)local->valuestring[length]))
@@ -188,7 +199,7 @@ static int run_slow(struct net_stage *s, struct net_figures *f)
     return 0;
 }
 
-int net_run_failover(const struct net_options *o, struct net_figures *f)
+int net_run_failover(const struct net_options *o, const struct hosts *given, struct net_figures *f)
 {
     struct net_stage_options so = {
         .clients = 1, .rails = 1, .checksum = true, .region = REGION, .tasks = IN_FLIGHT};
@@ -202,15 +213,18 @@ int net_run_failover(const struct net_options *o, struct net_figures *f)
             out->rails = (unsigned)o->rails.value[i];
     if (out->rails < 2)
         return 0;
-    out->limit_gbps = LIMIT_BITS / 8e9;
+    out->limit_gbps = given != NULL ? NAN : LIMIT_BITS / 8e9;
+    out->slow_share = out->slow_fair = out->slow_gbps = NAN;
     so.timeline =
         mmap(NULL, sizeof(*so.timeline), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (so.timeline == MAP_FAILED)
         return say_error(-errno, "no memory for a timeline: %m");
-    rc = hosts_open(&h, out->rails, o->congestion);
+    rc = given != NULL ? 0 : hosts_open(&h, out->rails, o->congestion);
     if (rc != 0)
         goto out;
-    for (unsigned rail = 0; rc == 0 && rail < out->rails; rail++)
+    if (given != NULL)
+        h = *given;
+    for (unsigned rail = 0; rc == 0 && given == NULL && rail < out->rails; rail++)
         rc = hosts_limit(&h, rail, LIMIT_BITS);
     if (rc == 0)
         rc = net_stage_start(o, &h, &so, &s);
@@ -223,12 +237,13 @@ int net_run_failover(const struct net_options *o, struct net_figures *f)
         rc = net_stage_start(o, &h, &so, &s);
     if (rc == 0) {
         rc = run_cut(&s, f);
-        if (rc == 0)
+        if (rc == 0 && given == NULL)
             rc = run_slow(&s, f);
         net_stage_stop(&s);
     }
     out->done = rc == 0;
-    hosts_close(&h);
+    if (given == NULL)
+        hosts_close(&h);
 out:
     munmap(so.timeline, sizeof(*so.timeline));
     return rc;

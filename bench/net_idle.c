@@ -146,7 +146,7 @@ static int watch(struct proc *watcher, pid_t agent, unsigned peers, double *us, 
 static int start_agent(const struct net_options *o, const struct hosts *h, unsigned host,
                        unsigned number, struct agent *out)
 {
-    char settings[512], address[32];
+    char settings[512];
     struct agent_options ao = {.program = o->common.mcshmd,
                                .pool_size = POOL,
                                .small = true,
@@ -158,7 +158,7 @@ static int start_agent(const struct net_options *o, const struct hosts *h, unsig
     ao.core = host == 0 ? cores.client : cores.engine;
     snprintf(settings, sizeof(settings),
              "[peer]\nlisten = %s:%u\nallow_insecure = yes\n[meta]\nbackend = p2p\n",
-             hosts_address(host, 0, address, sizeof(address)), PAIR_PORT + number);
+             h->end[host][0].address, PAIR_PORT + number);
     return agent_start(&ao, out);
 }
 
@@ -170,7 +170,7 @@ int net_run_idle(const struct net_options *o, const struct hosts *h, struct net_
     struct proc owner = {.pid = 0}, watcher = {.pid = 0};
     struct net_idle *out = &f->idle;
     unsigned mark = cleanup_mark();
-    char address[32], byte;
+    char byte;
     int rc;
 
     out->peers = (unsigned)o->idle_peers;
@@ -179,7 +179,7 @@ int net_run_idle(const struct net_options *o, const struct hosts *h, struct net_
         rc = start_agent(o, h, 1, i, &agents[i]);
         context.sockets[context.count++] = agents[i].socket;
         snprintf(watcher_context.names[i], sizeof(watcher_context.names[i]), "%s:%u/idle",
-                 hosts_address(1, 0, address, sizeof(address)), PAIR_PORT + i);
+                 h->end[1][0].address, PAIR_PORT + i);
         progress_show(i + 1, out->peers, "idle agents");
     }
     progress_end();

@@ -17,7 +17,7 @@ int net_idle_owner_main(int fd, void *context);
 
 struct net_idle_watcher { /* for proc_start(): a client that opens a segment at each */
     const char *socket;
-    char names[NET_PEERS_MAX][64];
+    char names[NET_PEERS_MAX][96];
 };
 
 struct net_idle_request {

@@ -37,21 +37,6 @@ int net_options_list(const char *name, const char *text, uint64_t min, uint64_t 
     return out->count > 0 ? 0 : say_error(-EINVAL, "--%s: give at least one", name);
 }
 
-int net_options_setting(const char *text, char *lines, size_t size)
-{
-    const char *dot = strchr(text, '.'), *equals = dot != NULL ? strchr(dot, '=') : NULL;
-    size_t used = strlen(lines);
-
-    if (equals == NULL || dot == text || equals == dot + 1 || strchr(text, '\n') != NULL ||
-        (size_t)snprintf(lines + used, size - used, "[%.*s]\n%.*s = %s\n", (int)(dot - text), text,
-                         (int)(equals - dot - 1), dot + 1, equals + 1) >= size - used)
-        return say_error(-EINVAL,
-                         "--set %s: expected SECTION.KEY=VALUE, all of them together "
-                         "in %zu bytes",
-                         text, size);
-    return 0;
-}
-
 static int parse_checksum(const char *text, struct net_list *out)
 {
     out->count = 1;
@@ -73,42 +58,48 @@ static int parse_operations(const char *text, struct net_options *o)
                                : say_error(-EINVAL, "--op %s: expected read, write or both", text);
 }
 
-static int parse_serve_bytes(const char *text, uint64_t *out)
+static int parse_bytes(const char *name, const char *text, uint64_t *out)
 {
     const char *end = options_bytes(text, out);
 
     if (end == NULL || *end != '\0' || *out < (1u << 20))
-        return say_error(-EINVAL, "--bytes %s: expected a number of bytes from 1M", text);
+        return say_error(-EINVAL, "--%s %s: expected a number of bytes from 1M", name, text);
     return 0;
 }
 
 static void help(void)
 {
-    printf("mcshm-bench net: READ and WRITE between two hosts. By default the hosts are two\n"
-           "network namespaces that this program makes (as root), with an agent in each; iperf3,\n"
-           "UCX and Mooncake run beside it over the same link. All bytes are checked.\n"
-           "\n"
-           "  --op OP           read, write or both (default)\n"
-           "  --sizes LIST      of a task; default 4K,64K,1M,16M,64M; multiples of 64\n"
-           "  --batch LIST      tasks submitted together; default 1,32,128\n"
-           "  --clients LIST    processes at a time; default 1,2\n"
-           "  --rails LIST      links that carry data, up to 8; default 1,4\n"
-           "  --checksum C      on (default), off or both\n"
-           "  --congestion NAME of both hosts' TCP: reno (default), bbr, cubic\n"
-           "  --seconds S       length of one measurement, 0.001 to 60; default 0.15\n"
-           "  --rounds N        of each row, 1 to 64; default 3; results are medians\n"
-           "  --idle MODE       of the agents' engines: sleep (default) or busy\n"
-           "  --set S.K=V       a key of both agents' configuration; may be given often\n"
-           "  --no-rivals       leave iperf3, UCX and Mooncake out\n"
-           "  --mooncake DIR    the virtual environment with Mooncake's transfer_engine_bench;\n"
-           "                    default: the environment's MOONCAKE\n"
-           "  --no-failover     do not cut and slow rails\n"
-           "  --idle-peers N    also measure what 2 to %u idle peers cost\n"
-           "  --peer H:P/NAME   another host's segment, through the agent at --socket\n"
-           "  --serve NAME      be the other side of --peer, at the agent at --socket\n"
-           "  --bytes N         its buffer; default 256M\n"
-           "%s",
-           NET_PEERS_MAX, OPTIONS_COMMON_HELP);
+    printf(
+        "mcshm-bench net: READ and WRITE between two hosts. By default the hosts are two\n"
+        "network namespaces that this program makes (as root), with an agent in each; iperf3,\n"
+        "UCX and Mooncake run beside it over the same link. All bytes are checked.\n"
+        "\n"
+        "  --op OP           read, write or both (default)\n"
+        "  --sizes LIST      of a task; default 4K,64K,1M,16M,64M; multiples of 64\n"
+        "  --batch LIST      tasks submitted together; default 1,32,128\n"
+        "  --clients LIST    processes at a time; default 1,2\n"
+        "  --rails LIST      links that carry data, up to 8; default 1,4\n"
+        "  --checksum C      on (default), off or both\n"
+        "  --congestion NAME of both hosts' TCP: reno (default), bbr, cubic\n"
+        "  --seconds S       length of one measurement, 0.001 to 60; default 0.15\n"
+        "  --rounds N        of each row, 1 to 64; default 3; results are medians\n"
+        "  --idle MODE       of the agents' engines: sleep (default) or busy\n"
+        "  --set S.K=V       a key of both agents' configuration; may be given often\n"
+        "  --no-rivals       leave iperf3, UCX and Mooncake out\n"
+        "  --mooncake DIR    the virtual environment with Mooncake's transfer_engine_bench;\n"
+        "                    default: the environment's MOONCAKE\n"
+        "  --no-failover     do not cut and slow rails\n"
+        "  --register N      bytes that are registered with --transport rdma; default: what\n"
+        "                    fits, at most 4G\n"
+        "  --idle-peers N    also measure what 2 to %u idle peers cost\n"
+        "  --peer H:P/NAME   another host's segment, through the agent at --socket\n"
+        "  --serve NAME      be the other side of --peer, at the agent at --socket\n"
+        "  --bytes N         its buffer; default 256M\n"
+        "%s"
+        "With --transport rdma the sizes, batches, clients and seconds have other defaults, and\n"
+        "perftest runs beside it instead; see bench/README.md.\n"
+        "%s",
+        NET_PEERS_MAX, WIRE_HELP, OPTIONS_COMMON_HELP);
 }
 
 static void set_defaults(struct net_options *o)
@@ -131,12 +122,29 @@ static void set_defaults(struct net_options *o)
     };
 }
 
+/* An emulated machine with software devices has its result in a few minutes. */
+static void set_rdma_defaults(const struct net_options *plain, struct net_options *o)
+{
+    if (memcmp(&o->sizes, &plain->sizes, sizeof(o->sizes)) == 0)
+        o->sizes = (struct net_list){{64u << 10, 256u << 10, 1u << 20, 8u << 20}, 4};
+    if (memcmp(&o->batches, &plain->batches, sizeof(o->batches)) == 0)
+        o->batches.count = 0; /* so many that 16 MiB are in flight */
+    if (memcmp(&o->rails, &plain->rails, sizeof(o->rails)) == 0)
+        o->rails = (struct net_list){{1, 2}, 2};
+    if (o->seconds == plain->seconds)
+        o->seconds = 1;
+}
+
 static int check(const struct net_options *o)
 {
     for (unsigned i = 0; i < o->sizes.count; i++)
         if (o->sizes.value[i] % SIZE_MIN != 0)
             return say_error(-EINVAL, "--sizes: %" PRIu64 " is no multiple of %" PRIu64,
                              o->sizes.value[i], SIZE_MIN);
+    if (wire_asked(&o->wire) && (o->peer != NULL || o->serve != NULL || o->idle_peers > 0))
+        return say_error(-EINVAL,
+                         "net: --transport rdma, --devices-a, --devices-b, --address-a and "
+                         "--address-b go without --peer, --serve and --idle-peers");
     if (o->common.socket != NULL && o->peer == NULL && o->serve == NULL)
         return say_error(-EINVAL, "net: --socket goes with --peer or --serve; without them two "
                                   "agents are started");
@@ -160,6 +168,7 @@ int net_options_parse(int argc, char **argv, struct net_options *o)
         NO_RIVALS,
         MOONCAKE,
         NO_FAILOVER,
+        REGISTER,
         IDLE_PEERS,
         PEER,
         SERVE,
@@ -179,17 +188,21 @@ int net_options_parse(int argc, char **argv, struct net_options *o)
                                           {"no-rivals", no_argument, NULL, NO_RIVALS},
                                           {"mooncake", required_argument, NULL, MOONCAKE},
                                           {"no-failover", no_argument, NULL, NO_FAILOVER},
+                                          {"register", required_argument, NULL, REGISTER},
                                           {"idle-peers", required_argument, NULL, IDLE_PEERS},
                                           {"peer", required_argument, NULL, PEER},
                                           {"serve", required_argument, NULL, SERVE},
                                           {"bytes", required_argument, NULL, BYTES},
+                                          WIRE_LONG,
                                           OPTIONS_COMMON_LONG,
                                           {NULL, 0, NULL, 0}};
+    struct net_options plain;
     int option, rc = 0;
 
     set_defaults(o);
+    plain = *o;
     while (rc == 0 && (option = getopt_long(argc, argv, "h", known, NULL)) != -1) {
-        if (options_take(option, &o->common))
+        if (options_take(option, &o->common) || wire_take(option, &o->wire, &rc))
             continue;
         switch (option) {
         case OP:
@@ -225,7 +238,7 @@ int net_options_parse(int argc, char **argv, struct net_options *o)
                 rc = say_error(-EINVAL, "--idle %s: expected sleep or busy", optarg);
             break;
         case SET:
-            rc = net_options_setting(optarg, o->settings, sizeof(o->settings));
+            rc = options_setting(optarg, o->settings, sizeof(o->settings));
             break;
         case NO_RIVALS:
             o->rivals = false;
@@ -235,6 +248,9 @@ int net_options_parse(int argc, char **argv, struct net_options *o)
             break;
         case NO_FAILOVER:
             o->failover = false;
+            break;
+        case REGISTER:
+            rc = parse_bytes("register", optarg, &o->register_bytes);
             break;
         case IDLE_PEERS:
             rc = options_count("idle-peers", optarg, 2, NET_PEERS_MAX, &o->idle_peers);
@@ -246,7 +262,7 @@ int net_options_parse(int argc, char **argv, struct net_options *o)
             o->serve = optarg;
             break;
         case BYTES:
-            rc = parse_serve_bytes(optarg, &o->serve_bytes);
+            rc = parse_bytes("bytes", optarg, &o->serve_bytes);
             break;
         case 'h':
             help();
@@ -257,5 +273,7 @@ int net_options_parse(int argc, char **argv, struct net_options *o)
     }
     if (rc == 0)
         rc = options_end("net", argc, argv);
+    if (rc == 0 && o->wire.rdma)
+        set_rdma_defaults(&plain, o);
     return rc != 0 ? rc : check(o);
 }

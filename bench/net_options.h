@@ -11,7 +11,4 @@ int net_options_parse(int argc, char **argv, struct net_options *out);
 int net_options_list(const char *name, const char *text, uint64_t min, uint64_t max,
                      struct net_list *out);
 
-/* Adds "section.key=value" to the lines of an ini file. -EINVAL, said already. */
-int net_options_setting(const char *text, char *lines, size_t size);
-
 #endif

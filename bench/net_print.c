@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "net.h"
 
+#include "net_rdma.h"
 #include "pages.h"
 #include "report.h"
 #include "say.h"
@@ -61,7 +62,10 @@ static cJSON *row_json(const struct net_options *o, struct net_figures *f, struc
     report_count(row, "size", r->size);
     report_count(row, "batch", r->batch);
     report_count(row, "clients", r->clients);
-    if (o->peer == NULL) {
+    if (o->wire.rdma) {
+        report_count(row, "rails", r->rails);
+        cJSON_AddNullToObject(row, "crc");
+    } else if (o->peer == NULL) {
         report_count(row, "rails", r->rails);
         cJSON_AddBoolToObject(row, "crc", r->checksum);
     } else { /* the running agents know */
@@ -92,6 +96,8 @@ static cJSON *row_json(const struct net_options *o, struct net_figures *f, struc
                                                          : rival->pooled.cpu_s_per_gb,
                   4);
     report_number(row, "ucx_put_gbps", ucx_of(o, f, r), 4);
+    report_number(row, "perftest_gbps", stats_median(&r->perftest_gbps), 4);
+    report_number(row, "perftest_ratio", net_rdma_ratio(r), 3);
     report_text(row, "path", mcshm_path_name(r->path));
     return row;
 }
@@ -139,11 +145,12 @@ static void add_idle(cJSON *doc, const struct net_idle *o)
 static int print_json(const struct net_options *o, struct net_figures *f)
 {
     cJSON *doc = cJSON_CreateObject(), *list;
-    bool own = o->peer == NULL;
+    bool own = o->peer == NULL, rdma = o->wire.rdma;
     char text[64];
     int rc;
 
     cJSON_AddStringToObject(doc, "bench", "net");
+    report_text(doc, "transport", own ? (rdma ? "rdma" : "tcp") : NULL);
     report_text(doc, "path", path_of(f));
     list = cJSON_AddArrayToObject(doc, "rows");
     for (unsigned i = 0; i < f->count; i++)
@@ -151,19 +158,20 @@ static int print_json(const struct net_options *o, struct net_figures *f)
     report_number(doc, "fixed_cost_us", larger(f->read_line.fixed_us, f->write_line.fixed_us), 2);
     report_number(doc, "fixed_cost_read_us", f->read_line.fixed_us, 2);
     report_number(doc, "fixed_cost_write_us", f->write_line.fixed_us, 2);
-    report_number(doc, "tcp_rtt_us", own ? f->rtt.small_us : NAN, 2);
-    report_number(doc, "tcp_rtt_4k_us", own ? f->rtt.page_us : NAN, 2);
+    report_number(doc, "tcp_rtt_us", own && !rdma ? f->rtt.small_us : NAN, 2);
+    report_number(doc, "tcp_rtt_4k_us", own && !rdma ? f->rtt.page_us : NAN, 2);
     add_failover(doc, &f->failover);
+    net_rdma_json(doc, f);
     add_idle(doc, &f->idle);
     report_count(doc, "mismatches", f->mismatches);
     report_count(doc, "checked_bytes", f->checked_bytes);
     report_count(doc, "left_out", f->left_out);
     report_text(doc, "peer", o->peer);
-    if (own)
+    if (own && !rdma)
         cJSON_AddBoolToObject(doc, "zero_copy", f->zero_copy_sends > 0);
     else
         cJSON_AddNullToObject(doc, "zero_copy");
-    report_text(doc, "congestion", own ? o->congestion : NULL);
+    report_text(doc, "congestion", own && !rdma ? o->congestion : NULL);
     report_text(doc, "idle_mode", own ? (o->busy ? "busy" : "sleep") : NULL);
     report_count(doc, "rounds", o->rounds);
     report_number(doc, "seconds", o->seconds, 3);
@@ -240,16 +248,22 @@ static void print_rows(const struct net_options *o, struct net_figures *f)
                (unsigned)(NET_IN_FLIGHT_MAX >> 20));
 }
 
-static void print_failover(const struct net_failover *o)
+void net_print_failover(const struct net_failover *o)
 {
-    printf("\n  %u rails of %.3f GB/s each: one alone %.3f GB/s, all %.3f (%.2f times)\n", o->rails,
-           o->limit_gbps, o->one_gbps, o->all_gbps, o->all_gbps / o->one_gbps);
+    if (isnan(o->limit_gbps))
+        printf("\n  %u rails: ", o->rails);
+    else
+        printf("\n  %u rails of %.3f GB/s each: ", o->rails, o->limit_gbps);
+    printf("one alone %.3f GB/s, all %.3f (%.2f times)\n", o->one_gbps, o->all_gbps,
+           o->all_gbps / o->one_gbps);
     if (isnan(o->gap_ms))
         printf("  one cut: the others never came to 0.9 of what they can carry, ");
     else
         printf("  one cut: full flow of the others after %.0f ms, ", o->gap_ms);
     printf("then %.3f GB/s (%.2f of their sum), %" PRIu64 " failed tasks; back: %.3f GB/s\n",
            o->rest_gbps, o->sum_ratio, o->failed_tasks, o->back_gbps);
+    if (isnan(o->slow_share))
+        return;
     printf("  one slowed to a tenth: it gets %.3f of the bytes (its rate: %.3f), all %.3f GB/s\n",
            o->slow_share, o->slow_fair, o->slow_gbps);
 }
@@ -273,7 +287,7 @@ static int print_tables(const struct net_options *o, struct net_figures *f)
             report_cell(stats_median(&f->iperf_gbps), 2, a, sizeof(a)),
             report_cell(stats_median(&f->iperf_cpu), 3, b, sizeof(b)));
     if (f->failover.done)
-        print_failover(&f->failover);
+        net_print_failover(&f->failover);
     if (f->idle.done)
         printf("\n  idle peers: agent takes %.4f %% of a core with 1, %.4f %% with %u; 4 KiB READ "
                "%.1f us, %.1f us\n",
@@ -286,5 +300,7 @@ static int print_tables(const struct net_options *o, struct net_figures *f)
 
 int net_print(const struct net_options *o, struct net_figures *f)
 {
-    return o->common.json ? print_json(o, f) : print_tables(o, f);
+    if (o->common.json)
+        return print_json(o, f);
+    return o->wire.rdma ? net_rdma_print(o, f) : print_tables(o, f);
 }

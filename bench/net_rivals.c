@@ -33,9 +33,8 @@ void net_run_iperf(const struct hosts *h, struct net_figures *f)
 
 static void run_ucx(const struct net_options *o, const struct hosts *h, struct net_figures *f)
 {
-    char address[32];
-    struct ucx_place place = {.address = hosts_address(1, 0, address, sizeof(address)),
-                              .device = "rail0",
+    struct ucx_place place = {.address = h->end[1][0].address,
+                              .device = h->end[1][0].link,
                               .client_netns = h->netns[0],
                               .server_netns = h->netns[1],
                               .client_core = f->cores.client,

@@ -17,7 +17,9 @@ static int client_main(int fd, void *context)
 {
     const struct net_stage *s = context;
 
-    if (s->hosts != NULL)
+    if (s->apart)
+        pin_to(s->pair.cores.client);
+    else if (s->hosts != NULL)
         pair_step_aside(&s->pair.cores);
     return net_client_main(fd, (void *)&s->contexts[s->client_count]);
 }
@@ -54,13 +56,15 @@ static int start_own(struct net_stage *s, const struct net_stage_options *so)
                               .busy = o->busy,
                               .rails = so->rails,
                               .checksum = so->checksum,
+                              .rdma = o->wire.rdma,
+                              .apart = so->apart,
                               .settings = o->settings};
     struct net_owner_answer ready;
     int rc = pair_start(&po, s->hosts, &s->pair);
 
     if (rc != 0)
         return rc;
-    pair_name(1, OWNER, s->segment, sizeof(s->segment));
+    pair_name(s->hosts, 1, OWNER, s->segment, sizeof(s->segment));
     s->owner_context = (struct net_owner_context){
         .socket = s->pair.agent[1].socket, .segment = OWNER, .size = so->clients * so->region};
     rc = proc_start(&s->owner, "owner", net_owner_main, &s->owner_context);
@@ -91,6 +95,7 @@ int net_stage_start(const struct net_options *o, const struct hosts *h,
     s->hosts = h;
     s->region = so->region;
     s->timeline = so->timeline;
+    s->apart = so->apart;
     rc = h != NULL ? start_own(s, so) : use_running(s);
     if (rc == 0)
         rc = start_clients(s, so);

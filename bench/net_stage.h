@@ -26,6 +26,7 @@ struct net_stage {
     unsigned client_count;
     uint64_t region; /* bytes of each client, and of its part of the target */
     struct net_timeline *timeline;
+    bool apart;
     uint64_t page_size;
     uint64_t seeds; /* given out so far */
 };
@@ -33,6 +34,7 @@ struct net_stage {
 struct net_stage_options {
     unsigned clients, rails;
     bool checksum;
+    bool apart; /* as in pair_options; and the clients on the core that it leaves them */
     uint64_t region;
     uint32_t tasks;
     struct net_timeline *timeline; /* NULL: no NET_STREAM */

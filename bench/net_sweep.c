@@ -74,6 +74,8 @@ static void add_round(struct net_row *row, const struct net_result *results,
         p99 = fmax(p99, r->p99_us);
         p999 = fmax(p999, r->p999_us);
         row->path = r->path;
+        for (unsigned k = 0; k < NET_PATHS; k++)
+            row->paths[k] += r->paths[k];
     }
     stats_add(&row->gbps, bytes / seconds / 1e9);
     stats_add(&row->tasks_s, tasks / seconds);
@@ -92,7 +94,18 @@ static void add_round(struct net_row *row, const struct net_result *results,
         stats_add(&row->agents_cpu, agent[0] + agent[1]);
 }
 
-static int run_row(struct net_stage *s, struct net_row *row, struct net_figures *f)
+uint64_t net_other_paths(const struct net_row *row, mcshm_path path)
+{
+    uint64_t others = 0;
+
+    for (unsigned i = 0; i < NET_PATHS; i++)
+        if (i != (unsigned)path)
+            others += row->paths[i];
+    return others;
+}
+
+int net_run_row(struct net_stage *s, struct net_row *row, struct net_figures *f,
+                int (*beside)(void *context, struct net_row *row), void *context)
 {
     const struct net_options *o = s->options;
     struct net_job job = {.kind = NET_RUN,
@@ -100,7 +113,9 @@ static int run_row(struct net_stage *s, struct net_row *row, struct net_figures 
                           .size = row->size,
                           .batch = row->batch,
                           .span = row->span,
-                          .seconds = o->seconds / 4};
+                          .seconds = o->seconds / 4,
+                          .spin = s->apart,
+                          .all_paths = o->wire.rdma};
     struct net_result results[NET_CLIENTS_MAX];
     uint64_t touched[NET_CLIENTS_MAX] = {0};
     int rc = net_stage_fill(s, row->opcode, row->clients, job.span);
@@ -120,6 +135,8 @@ static int run_row(struct net_stage *s, struct net_row *row, struct net_figures 
         for (unsigned k = 0; k < row->clients; k++)
             if (results[k].touched > touched[k])
                 touched[k] = results[k].touched;
+        if (beside != NULL)
+            rc = beside(context, row);
     }
     return rc != 0 ? rc
                    : net_stage_check(s, row->opcode, row->clients, touched, &f->mismatches,
@@ -169,7 +186,7 @@ static int run_stage(const struct net_options *o, const struct hosts *h, unsigne
                         .warm = warm,
                         .span = span_of(o->sizes.value[i], o->batches.value[k], warm),
                         .checksum = checksum};
-                    rc = run_row(&s, row, f);
+                    rc = net_run_row(&s, row, f, NULL, NULL);
                     f->count++;
                     progress_show(f->count + f->left_out, total, "rows");
                 }

@@ -6,7 +6,9 @@
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 bool options_take(int option, struct options_common *out)
 {
@@ -73,4 +75,19 @@ const char *options_bytes(const char *text, uint64_t *out)
         return NULL;
     *out <<= shift;
     return shift != 0 ? end + 1 : end;
+}
+
+int options_setting(const char *text, char *lines, size_t size)
+{
+    const char *dot = strchr(text, '.'), *equals = dot != NULL ? strchr(dot, '=') : NULL;
+    size_t used = strlen(lines);
+
+    if (equals == NULL || dot == text || equals == dot + 1 || strchr(text, '\n') != NULL ||
+        (size_t)snprintf(lines + used, size - used, "[%.*s]\n%.*s = %s\n", (int)(dot - text), text,
+                         (int)(equals - dot - 1), dot + 1, equals + 1) >= size - used)
+        return say_error(-EINVAL,
+                         "--set %s: expected SECTION.KEY=VALUE, all of them together "
+                         "in %zu bytes",
+                         text, size);
+    return 0;
 }

@@ -5,6 +5,7 @@
 
 #include <getopt.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct options_common {
@@ -41,5 +42,8 @@ int options_real(const char *name, const char *text, double min, double max, dou
 
 /* Bytes with an optional suffix K, M or G. Returns where the number ended, NULL for none. */
 const char *options_bytes(const char *text, uint64_t *out);
+
+/* Adds "section.key=value" to the lines of an ini file. -EINVAL, said already. */
+int options_setting(const char *text, char *lines, size_t size);
 
 #endif

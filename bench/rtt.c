@@ -47,7 +47,6 @@ static bool move_all(int fd, void *memory, size_t size, bool out)
 
 static int open_socket(const struct side *s, struct sockaddr_in *address)
 {
-    char text[32];
     int one = 1, fd;
 
     if (s->core >= 0)
@@ -58,7 +57,7 @@ static int open_socket(const struct side *s, struct sockaddr_in *address)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
     *address = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(PORT)};
-    inet_pton(AF_INET, hosts_address(1, 0, text, sizeof(text)), &address->sin_addr);
+    inet_pton(AF_INET, s->hosts->end[1][0].address, &address->sin_addr);
     return fd;
 }
 

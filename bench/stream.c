@@ -45,7 +45,6 @@ static double cpu_seconds(void)
 
 static int open_socket(const struct side *s, struct sockaddr_in *address, uint8_t **memory)
 {
-    char text[32];
     int one = 1, fd;
 
     if (s->core >= 0)
@@ -58,7 +57,7 @@ static int open_socket(const struct side *s, struct sockaddr_in *address, uint8_
     fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
     *address = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(PORT)};
-    inet_pton(AF_INET, hosts_address(1, 0, text, sizeof(text)), &address->sin_addr);
+    inet_pton(AF_INET, s->hosts->end[1][0].address, &address->sin_addr);
     return fd;
 }
 

@@ -2,6 +2,7 @@
 #include "bench/net_options.c"
 #include "bench/options.c"
 #include "bench/say.c"
+#include "bench/wire.c"
 
 #include <criterion/criterion.h>
 
@@ -49,6 +50,26 @@ Test(net_options, lists)
                  -EINVAL);
 }
 
+Test(net_options, rdma_has_defaults_of_its_own)
+{
+    struct net_options o;
+
+    cr_assert_eq(parse(&o, "--transport", "tcp"), 0);
+    cr_assert(!o.wire.rdma && !wire_asked(&o.wire));
+    cr_assert_eq(parse(&o, "--transport=rdma", NULL), 0);
+    cr_assert(o.wire.rdma && wire_asked(&o.wire));
+    cr_assert_eq(o.batches.count, 0);
+    cr_assert_eq(o.rails.value[1], 2);
+    cr_assert_eq(o.sizes.value[0], 64u << 10);
+    cr_assert_eq(parse(&o, "--transport=rdma", "--sizes=1M"), 0);
+    cr_assert_eq(o.sizes.count, 1);
+    cr_assert_eq(o.sizes.value[0], 1u << 20);
+    cr_assert_eq(parse(&o, "--address-b=192.0.2.2", NULL), 0);
+    cr_assert(wire_asked(&o.wire));
+    cr_assert_eq(parse(&o, "--transport=ib", NULL), -EINVAL);
+    cr_assert_eq(parse(&o, "--transport=rdma", "--peer=192.0.2.2:1/x"), -EINVAL);
+}
+
 Test(net_options, words)
 {
     struct net_options o;
@@ -75,14 +96,14 @@ Test(net_options, settings_become_lines_of_an_ini_file)
 {
     char lines[64] = "";
 
-    cr_assert_eq(net_options_setting("tcp.window=16M", lines, sizeof(lines)), 0);
-    cr_assert_eq(net_options_setting("engine.spin_us=0", lines, sizeof(lines)), 0);
+    cr_assert_eq(options_setting("tcp.window=16M", lines, sizeof(lines)), 0);
+    cr_assert_eq(options_setting("engine.spin_us=0", lines, sizeof(lines)), 0);
     cr_assert_str_eq(lines, "[tcp]\nwindow = 16M\n[engine]\nspin_us = 0\n");
-    cr_assert_eq(net_options_setting("engine.spin_us=1000000000", lines, sizeof(lines)), -EINVAL);
+    cr_assert_eq(options_setting("engine.spin_us=1000000000", lines, sizeof(lines)), -EINVAL);
     lines[0] = '\0';
-    cr_assert_eq(net_options_setting("window=16M", lines, sizeof(lines)), -EINVAL);
-    cr_assert_eq(net_options_setting(".window=16M", lines, sizeof(lines)), -EINVAL);
-    cr_assert_eq(net_options_setting("tcp.=16M", lines, sizeof(lines)), -EINVAL);
-    cr_assert_eq(net_options_setting("tcp.window", lines, sizeof(lines)), -EINVAL);
-    cr_assert_eq(net_options_setting("tcp.window=1\n[pool]", lines, sizeof(lines)), -EINVAL);
+    cr_assert_eq(options_setting("window=16M", lines, sizeof(lines)), -EINVAL);
+    cr_assert_eq(options_setting(".window=16M", lines, sizeof(lines)), -EINVAL);
+    cr_assert_eq(options_setting("tcp.=16M", lines, sizeof(lines)), -EINVAL);
+    cr_assert_eq(options_setting("tcp.window", lines, sizeof(lines)), -EINVAL);
+    cr_assert_eq(options_setting("tcp.window=1\n[pool]", lines, sizeof(lines)), -EINVAL);
 }

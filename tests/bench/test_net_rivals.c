@@ -5,6 +5,7 @@
 #include "bench/iperf.c"
 #include "bench/mooncake.c"
 #include "bench/netns.c"
+#include "bench/perftest.c"
 #include "bench/say.c"
 
 #include <criterion/criterion.h>
@@ -12,12 +13,6 @@
 /* Children have nothing to undo here. */
 void cleanup_forget(void)
 {
-}
-
-const char *hosts_address(unsigned host, unsigned rail, char *out, size_t size)
-{
-    snprintf(out, size, "192.0.2.%u", 10 * rail + host);
-    return out;
 }
 
 Test(net_rivals, iperf_sum_received_counts)
@@ -67,6 +62,36 @@ Test(net_rivals, mooncake_result)
         mooncake_parse_result("Test completed: duration 0.00, batch count 1", &seconds, &batches),
         -EINVAL);
     cr_assert_eq(mooncake_parse_result("F1 failed", &seconds, &batches), -EINVAL);
+}
+
+Test(net_rivals, perftest_average_of_the_row_after_the_headings)
+{
+    static const char output[] =
+        " local address: LID 0000 QPN 0x0011 PSN 0xbec962 RKey 0x0002b5 VAddr 0x007f173fc9b000\n"
+        "---------------------------------------------------------------------------------------\n"
+        " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n"
+        " 1048576    100              161.18             153.44 \t\t   0.000153\n"
+        "---------------------------------------------------------------------------------------\n";
+    char cut[sizeof(output)];
+
+    cr_assert_float_eq(perftest_parse_rate(output), 153.44 * 1048576 / 1e9, 1e-12);
+    strcpy(cut, output);
+    *strstr(cut, "153.44") = '\0';
+    cr_assert(isnan(perftest_parse_rate(cut)));
+    cr_assert(isnan(perftest_parse_rate(" Couldn't connect to 10.9.0.2:18515\n")));
+    cr_assert(isnan(perftest_parse_rate("")));
+}
+
+Test(net_rivals, perftest_typical_latency)
+{
+    static const char output[] =
+        " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    "
+        "t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] \n"
+        " 8       2000          11.68          1805.17      12.01    \t       48.41       \t164.66 "
+        "\t\t850.26  \t\t1777.18\n";
+
+    cr_assert_float_eq(perftest_parse_latency(output), 12.01, 1e-12);
+    cr_assert(isnan(perftest_parse_latency(" #bytes #iterations    t_min[usec]")));
 }
 
 Test(net_rivals, a_child_is_read_and_its_end_told)
