@@ -116,6 +116,14 @@ $B/tests/%: $B/obj/tests/%.o $B/lib/libmcshm.a $B/lib/libmcshmd.a
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $< $B/lib/libmcshm.a $B/lib/libmcshmd.a $(DAEMON_LIBS) -lcriterion
 
+# Those that bring RDMA devices of their own (tests/fake-verbs) are linked with these in libibverbs' place.
+fake_objs := $(call obj,$(wildcard tests/fake-verbs/*.c))
+fake_units := $(patsubst tests/%.c,$B/tests/%,$(shell grep -l '"tests/fake-verbs/fake.h"' $(unit_src)))
+$(fake_units): $B/tests/%: $B/obj/tests/%.o $(fake_objs) $B/lib/libmcshm.a $B/lib/libmcshmd.a
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $< $(fake_objs) $B/lib/libmcshm.a $B/lib/libmcshmd.a \
+	    $(filter-out -libverbs,$(DAEMON_LIBS)) -lcriterion
+
 # Fuzzers: tests/fuzz/run builds them with SAN=fuzz and clang.
 $B/fuzz/%: $B/obj/tests/fuzz/fuzz_%.o $B/obj/tests/fuzz/ticks.o $B/lib/libmcshm.a $B/lib/libmcshmd.a
 	@mkdir -p $(@D)
@@ -226,4 +234,4 @@ deb-check: deb
 clean:
 	rm -rf build
 
--include $(patsubst %.o,%.d,$(call obj,$(lib_src) $(daemon_src) daemon/main.c $(cli_src) $(bench_src) $(unit_src) $(wildcard tests/fuzz/*.c) tests/scenario/metactl.c tests/scenario/mixclient.c))
+-include $(patsubst %.o,%.d,$(call obj,$(lib_src) $(daemon_src) daemon/main.c $(cli_src) $(bench_src) $(unit_src) $(wildcard tests/fuzz/*.c tests/fake-verbs/*.c) tests/scenario/metactl.c tests/scenario/mixclient.c))
