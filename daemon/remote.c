@@ -432,16 +432,25 @@ static struct mcd_slice *new_slice(struct mcd_engine *g, struct mcd_task *t)
     return s;
 }
 
-/* What is known of the target, anew for each try. */
-static bool aim(struct mcd_slice *s)
+/* What is known of both ends, anew for each try. e: NULL for a notification. likely: a buffer that was found in this
+ * turn, or NULL. */
+static bool aim(struct mcd_slice *s, const struct mcd_extent *e, const struct mcd_buffer *likely)
 {
     const struct mcd_segment *seg = mcd_find_segment(s->task->q, s->task->desc.segment);
 
+    s->s.registration = NULL;
+    s->s.remote_keys = NULL;
     if (seg == NULL || seg->remote == NULL)
         return false;
     s->s.remote_incarnation = seg->remote->incarnation;
     /* relaxed: an old one is refused by the peer */
     s->s.remote_export = mcs_load_relaxed(&seg->remote->export_index);
+    if (e != NULL) /* partner: made() in registration.c */
+        s->s.registration = mcs_load_acquire(&e->registration);
+    if (s->s.registration != NULL) /* partner: swap() in segment.c */
+        s->s.remote_keys = mcd_snapshot_keys(
+            mcs_load_acquire(&seg->snapshot), likely, s->s.remote_address, s->s.length,
+            s->s.op == MCT_READ ? MCS_ACCESS_READ : MCS_ACCESS_WRITE);
     return true;
 }
 
@@ -454,7 +463,7 @@ static struct mcd_slice *cut_notice(struct mcd_engine *g, struct mcd_task *t)
     mcd_lane_remove(t);
     if (s != NULL)
         s->text = mcd_text_get(&g->net->slices);
-    if (s == NULL || s->text == NULL || !aim(s)) {
+    if (s == NULL || s->text == NULL || !aim(s, NULL, NULL)) {
         enum mcs_status error = s == NULL || s->text == NULL ? MCS_NO_MEMORY : MCS_REVOKED;
 
         if (s != NULL)
@@ -540,7 +549,14 @@ struct mcd_slice *mcd_remote_cut(struct mcd_engine *g, struct mcd_task *t, uint6
         t->piece_done = 0;
     }
     s = error == MCS_OK || taken != 0 ? new_slice(g, t) : NULL;
-    if (s == NULL || !aim(s)) {
+    if (s != NULL) {
+        s->s.op = (enum mct_op)t->desc.op;
+        s->s.length = taken;
+        s->s.local = found.extent->map + start;
+        s->s.remote_address = at;
+        s->local_offset = start;
+    }
+    if (s == NULL || !aim(s, found.extent, found.buffer)) {
         if (s != NULL)
             drop(g, t, s);
         else if (error == MCS_OK)
@@ -551,11 +567,6 @@ struct mcd_slice *mcd_remote_cut(struct mcd_engine *g, struct mcd_task *t, uint6
             error == MCS_NO_MEMORY || error == MCS_INVALID_ARGUMENT ? error : MCS_REVOKED, false);
         return NULL;
     }
-    s->s.op = (enum mct_op)t->desc.op;
-    s->s.length = taken;
-    s->s.local = found.extent->map + start;
-    s->s.remote_address = at;
-    s->local_offset = start;
     if (t->piece == n)
         mcd_lane_remove(t);
     return s;
@@ -566,11 +577,11 @@ bool mcd_remote_recut(struct mcd_engine *g, struct mcd_slice *s)
     struct mcd_task *t = s->task;
     const struct mcd_extent *e;
 
-    if (!aim(s))
+    e = s->s.op == MCT_NOTIFY ? NULL : mcd_find_extent(t->q, t->desc.extent);
+    if (!aim(s, e, NULL))
         goto revoked;
     if (s->s.op == MCT_NOTIFY)
         return true;
-    e = mcd_find_extent(t->q, t->desc.extent);
     if (e == NULL || s->local_offset > e->size || s->s.length > e->size - s->local_offset)
         goto revoked;
     s->s.local = e->map + s->local_offset;
