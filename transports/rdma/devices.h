@@ -177,9 +177,11 @@ struct mct_rdma_device {
 
     /* nic's thread */
     enum mct_rdma_phase phase;
-    uint64_t due;     /* CLOSED: the next try; else the next look at the port; ms */
-    uint64_t opened;  /* ms */
-    unsigned backoff; /* seconds */
+    uint64_t due;              /* CLOSED: the next try; else the next look at the port; ms */
+    uint64_t opened;           /* ms */
+    uint64_t looked_all;       /* ms */
+    struct ibv_port_attr seen; /* at the last look */
+    unsigned backoff;          /* seconds */
     dev_t
         path_dev; /* of the device's folder in sysfs, 0: not known: another one is another device */
     ino_t path_ino;

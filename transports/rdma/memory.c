@@ -572,7 +572,8 @@ bool mct_rdma_memory_lkey(const struct mct_rdma_memory *m, const struct mct_rdma
     uint64_t base = m->range.dmabuf_fd >= 0 ? m->range.published : (uintptr_t)m->range.address;
     uint64_t at = (uintptr_t)address - base, k;
 
-    if (port->nic >= m->nslots || at >= m->range.length)
+    /* keys of what peers reach count from the published address, and are not for this side's own use */
+    if (port->nic >= m->nslots || at >= m->range.length || m->range.access != 0)
         return false;
     g = mcs_load_acquire(&m->slots[port->nic].keys); /* do_register(), do_deregister() */
     if (g == NULL || g->id != port->nic_id)

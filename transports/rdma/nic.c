@@ -14,7 +14,8 @@
 
 #include "sysfs.h"
 
-#define LOOK_MS 1000u /* the port is looked at this often, should an event be missed */
+#define LOOK_MS 1000u     /* the port is looked at this often, should an event be missed, */
+#define LOOK_ALL_MS 5000u /* and its GIDs and this host's addresses this often */
 #define BACKOFF_MAX_S 30u
 #define FAULTS_IN_ROW 16u /* this many of its own, and none that came through: out of use, */
 #define OUT_MIN_S 5u      /* so long, */
@@ -161,24 +162,32 @@ out:
     free(table);
 }
 
+/* Is there something new about its faults: too many, or the time is over that it was left alone? */
+static bool faults_tell(const struct mct_rdma_device *d)
+{
+    if (d->out_until != 0)
+        return mct_rdma_ms() >= d->out_until;
+    /* one more fault after its return is enough, unless something came through before */
+    return mcs_load_relaxed(&d->faults_in_row) >= FAULTS_IN_ROW &&
+           mcs_load_relaxed(&d->faults) != d->out_faults;
+}
+
 /* Are there faults enough to put it out, or is it out? The reason into n->why. */
 static bool put_out(struct mct_rdma_device *d, struct mct_rdma_nic *n)
 {
     uint64_t now = mct_rdma_ms(), faults = mcs_load_relaxed(&d->faults);
-    uint32_t row = mcs_load_relaxed(&d->faults_in_row);
 
     if (d->out_until != 0 && now >= d->out_until) {
         d->out_until = 0;
         d->out_ended = now;
     }
-    /* one more fault after its return is enough, unless something came through before */
-    if (d->out_until == 0 && row >= FAULTS_IN_ROW && faults != d->out_faults) {
+    if (d->out_until == 0 && faults_tell(d)) {
         if (d->out_seconds == 0 || now - d->out_ended > OUT_AGAIN_MS)
             d->out_seconds = OUT_MIN_S;
         else
             d->out_seconds = d->out_seconds * 2 < OUT_MAX_S ? d->out_seconds * 2 : OUT_MAX_S;
         d->out_until = now + d->out_seconds * 1000u;
-        d->out_row = row;
+        d->out_row = mcs_load_relaxed(&d->faults_in_row);
     }
     if (d->out_until == 0)
         return false;
@@ -197,8 +206,9 @@ static const char *state_word(enum ibv_port_state state)
                                      : "in no known state";
 }
 
-/* Looks at the port, chooses the GID, shows what is found. -errno: the device does not answer. */
-static int look(struct mct_rdma_device *d)
+/* Looks at the port, chooses the GID, shows what is found. all: also when the port is as it was. -errno: the device
+ * does not answer. */
+static int look(struct mct_rdma_device *d, bool all)
 {
     struct mct_rdma_nic n = d->shown;
     const struct mct_rdma_options *o = &d->rdma->options;
@@ -211,6 +221,11 @@ static int look(struct mct_rdma_device *d)
     res = -ibv_query_port(d->context, d->port, &a);
     if (res != 0)
         return res;
+    if (!all && d->looked_all != 0 && mct_rdma_ms() - d->looked_all < LOOK_ALL_MS &&
+        memcmp(&a, &d->seen, sizeof(a)) == 0)
+        return 0;
+    d->looked_all = mct_rdma_ms();
+    d->seen = a;
     n.id = d->id;
     n.infiniband = a.link_layer == IBV_LINK_LAYER_INFINIBAND;
     n.lid = n.infiniband ? a.lid : 0;
@@ -266,6 +281,7 @@ static void explain_open(const struct ibv_device *device, int error, char *why, 
     char path[IBV_SYSFS_NAME_MAX + 32];
     struct stat st;
 
+    memset(&st, 0, sizeof(st));
     snprintf(path, sizeof(path), "/dev/infiniband/%s", device->dev_name);
     if (device->dev_name[0] != 0 && stat(path, &st) != 0 && errno == ENOENT)
         snprintf(why, size,
@@ -446,7 +462,7 @@ static void try_open(struct mct_rdma_device *d)
         pthread_mutex_lock(&d->rdma->lock);
         mct_rdma_note(d, MCT_RDMA_NOTE_OPENED);
         pthread_mutex_unlock(&d->rdma->lock);
-        res = look(d);
+        res = look(d, true);
         if (res != 0) {
             snprintf(why, sizeof(why), "its port cannot be queried: %s", strerror(-res));
             mct_rdma_nic_lose(d, why);
@@ -573,7 +589,7 @@ static bool gone_for_good(int res)
 }
 
 /* The look at the port, on time or asked for. */
-static void look_again(struct mct_rdma_device *d)
+static void look_again(struct mct_rdma_device *d, bool all)
 {
     char why[MCT_RDMA_TEXT_MAX];
     int res;
@@ -583,9 +599,10 @@ static void look_again(struct mct_rdma_device *d)
         mct_rdma_nic_lose(d, "the device was taken away");
         return;
     }
-    res = look(d);
+    res = look(d, all);
     if (res == 0)
         return;
+    d->looked_all = 0;
     if (gone_for_good(res)) {
         mct_rdma_nic_lose(d, "the device does not answer any more");
     } else {
@@ -705,12 +722,12 @@ void *mct_rdma_nic_thread(void *device)
             d->phase = MCT_RDMA_PHASE_OPEN;
             d->due = 0;
         }
-        if ((d->phase == MCT_RDMA_PHASE_OPENING || d->phase == MCT_RDMA_PHASE_OPEN) &&
-            (suspect || mct_rdma_ms() >= d->due ||
-             (d->out_until == 0 && mcs_load_relaxed(&d->faults_in_row) >= FAULTS_IN_ROW &&
-              mcs_load_relaxed(&d->faults) != d->out_faults) ||
-             (d->out_until != 0 && mct_rdma_ms() >= d->out_until)))
-            look_again(d);
+        if (d->phase == MCT_RDMA_PHASE_OPENING || d->phase == MCT_RDMA_PHASE_OPEN) {
+            if (suspect || d->due == 0 || faults_tell(d))
+                look_again(d, true);
+            else if (mct_rdma_ms() >= d->due)
+                look_again(d, false);
+        }
         if (d->phase == MCT_RDMA_PHASE_OPEN)
             settle(d);
         mct_rdma_pair_reap(d, false);
