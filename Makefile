@@ -2,6 +2,7 @@
 #
 #   make                 programs and libraries, into build/
 #   make test            unit tests and scenarios; closes with "N passed, N failed, N skipped"
+#   make test-rdma       RDMA rails in a VM with software RDMA devices (tests/rdma); installs QEMU
 #   make demo            installs what is missing, builds, runs the main job
 #   make fuzz            libFuzzer on each target of tests/fuzz for SECONDS (60); TARGET names some; needs clang
 #   make soak            three hosts under random faults for MINUTES (10); needs root
@@ -58,7 +59,8 @@ shm_src := shm/queue.c shm/inbox.c shm/region.c shm/message.c $(if $(SAN)$(FAIL)
 lib_src := $(wildcard lib/*.c) $(shm_src)
 daemon_src := $(filter-out daemon/main.c,$(wildcard daemon/*.c)) $(wildcard transports/*.c transports/*/*.c store/*/*.c) \
               $(shm_src) shm/queue_create.c
-cli_src := $(wildcard cli/*.c)
+# What the doctor knows of RDMA devices is what the agent knows.
+cli_src := $(wildcard cli/*.c) transports/rdma/gid.c transports/rdma/sysfs.c
 bench_src := $(wildcard bench/*.c)
 unit_src := $(wildcard tests/*/test_*.c)
 
@@ -67,7 +69,7 @@ programs := $B/bin/mcshmd $B/bin/mcshm $B/bin/mcshm-bench
 libraries := $B/lib/libmcshm.so.0 $B/lib/libmcshm.so $B/lib/libmcshm.a
 units := $(patsubst tests/%.c,$B/tests/%,$(unit_src))
 
-.PHONY: all test unit scenario failing plain-library fuzz fuzzers soak bench bench-rdma demo lint man install uninstall deb deb-check clean
+.PHONY: all test unit scenario failing plain-library test-rdma rdma fuzz fuzzers soak bench bench-rdma demo lint man install uninstall deb deb-check clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -142,6 +144,11 @@ $B/bin/mixclient: $(call obj,tests/scenario/mixclient.c) $B/lib/libmcshm.a
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^
 
+# For the VM of tests/rdma: verbs alone.
+$B/bin/verbs_smoke: $(call obj,tests/rdma/verbs_smoke.c)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ -libverbs
+
 unit: all $(units) $B/bin/metactl $(if $(SAN),$B/bin/mixclient,$(if $(filter build,$B),failing build/tests/shim.so))
 failing:
 	@$(MAKE) --no-print-directory FAIL=1 B=build/fail SAN= $(addprefix build/fail/,bin/mcshmd bin/mcshm \
@@ -159,6 +166,13 @@ plain-library:
 test:
 	@scripts/deps.sh build test
 	@$(MAKE) --no-print-directory scenario
+
+# Not a part of test: a machine is emulated for it. In makes of their own likewise; nothing is built while it runs.
+test-rdma:
+	@scripts/deps.sh build
+	@$(MAKE) --no-print-directory rdma
+rdma: all failing $B/bin/verbs_smoke
+	@B=$B tests/rdma/run $(SCENARIO)
 
 # Not a part of test: it takes as long as it is told to.
 MINUTES ?= 10
@@ -234,4 +248,4 @@ deb-check: deb
 clean:
 	rm -rf build
 
--include $(patsubst %.o,%.d,$(call obj,$(lib_src) $(daemon_src) daemon/main.c $(cli_src) $(bench_src) $(unit_src) $(wildcard tests/fuzz/*.c tests/fake-verbs/*.c) tests/scenario/metactl.c tests/scenario/mixclient.c))
+-include $(patsubst %.o,%.d,$(call obj,$(lib_src) $(daemon_src) daemon/main.c $(cli_src) $(bench_src) $(unit_src) $(wildcard tests/fuzz/*.c tests/fake-verbs/*.c) tests/scenario/metactl.c tests/scenario/mixclient.c tests/rdma/verbs_smoke.c))

@@ -38,7 +38,11 @@ static const struct check {
     {"host", "container", doctor_check_container, false},
     {"host", "seccomp", doctor_check_seccomp, false},
     {"cluster", "metadata", doctor_check_metadata, false},
-    {"rdma", "devices", doctor_check_rdma, true},
+    {"rdma", "kernel", doctor_check_rdma_kernel, true},
+    {"rdma", "devices", doctor_check_rdma_devices, true},
+    {"rdma", "ports", doctor_check_rdma_ports, true},
+    {"rdma", "locked memory", doctor_check_rdma_memlock, true},
+    {"rdma", "agent", doctor_check_rdma_agent, true},
 };
 #define NCHECKS (sizeof(checks) / sizeof(checks[0]))
 

@@ -78,6 +78,11 @@ const char *doctor_setting(const struct doctor *d, const char *key);
 /* A size or number; `otherwise` when it is not known. */
 uint64_t doctor_setting_number(const struct doctor *d, const char *key, uint64_t otherwise);
 
+/* doctor_memory.c: a line of the agent's limits, of this process's where there is none; hard: its third column.
+ * *whose: "the agent's" or so. */
+bool doctor_read_limit(const struct doctor *d, const char *name, bool hard, uint64_t *out,
+                       const char **whose);
+
 /* ---- checks ------------------------------------------------------------------------ */
 
 void doctor_check_config(struct doctor *d);
@@ -109,7 +114,14 @@ void doctor_check_rights(struct doctor *d);
 /* doctor_host.c */
 void doctor_check_container(struct doctor *d);
 void doctor_check_seccomp(struct doctor *d);
-void doctor_check_rdma(struct doctor *d);
+/* doctor_rdma.c */
+void doctor_check_rdma_kernel(struct doctor *d);
+void doctor_check_rdma_devices(struct doctor *d);
+void doctor_check_rdma_ports(struct doctor *d);
+void doctor_check_rdma_memlock(struct doctor *d);
+void doctor_check_rdma_agent(struct doctor *d);
+/* What there is to say of the agent's answer to MCSHM_QUERY_NICS. */
+void doctor_check_rdma_nics(struct doctor *d, const cJSON *answer);
 /* doctor_agent.c */
 void doctor_check_path(struct doctor *d);
 void doctor_check_alive(struct doctor *d);

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <dirent.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -74,35 +72,4 @@ void doctor_check_seccomp(struct doctor *d)
         doctor_say(d, DOCTOR_NOTE, NULL,
                    "a filter is at work (mode %s); `mcshm doctor kernel` tries out what matters",
                    text);
-}
-
-void doctor_check_rdma(struct doctor *d)
-{
-    char path[512];
-    unsigned n = 0;
-    struct dirent *e;
-    DIR *dir;
-
-    snprintf(path, sizeof(path), "%s/sys/class/infiniband", d->root);
-    dir = opendir(path);
-    while (dir != NULL && (e = readdir(dir)) != NULL) {
-        char state[64] = "?", rate[64] = "?", layer[64] = "?";
-
-        if (e->d_name[0] == '.')
-            continue;
-        n++;
-        doctor_read(d, state, sizeof(state), "/sys/class/infiniband/%s/ports/1/state", e->d_name);
-        doctor_read(d, rate, sizeof(rate), "/sys/class/infiniband/%s/ports/1/rate", e->d_name);
-        doctor_read(d, layer, sizeof(layer), "/sys/class/infiniband/%s/ports/1/link_layer",
-                    e->d_name);
-        doctor_say(d, strstr(state, "ACTIVE") != NULL ? DOCTOR_OK : DOCTOR_WARN,
-                   strstr(state, "ACTIVE") != NULL ? NULL
-                                                   : "look at cable and switch, and `ip link`",
-                   "%s port 1: %s, %s, %s", e->d_name, state, rate, layer);
-    }
-    if (dir != NULL)
-        closedir(dir);
-    if (n == 0)
-        doctor_say(d, DOCTOR_NOTE, NULL, "there is no RDMA device");
-    doctor_say(d, DOCTOR_NOTE, NULL, "this version carries data between hosts over TCP alone");
 }

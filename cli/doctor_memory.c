@@ -147,7 +147,7 @@ void doctor_check_thp(struct doctor *d)
 }
 
 /* The hard or soft column of a line of /proc/PID/limits, of the agent where there is one. */
-static bool read_limit(const struct doctor *d, const char *name, bool hard, uint64_t *out,
+bool doctor_read_limit(const struct doctor *d, const char *name, bool hard, uint64_t *out,
                        const char **whose)
 {
     char text[4096], soft_text[32], hard_text[32];
@@ -177,7 +177,7 @@ void doctor_check_memlock(struct doctor *d)
     char text[32];
     uint64_t v;
 
-    if (!read_limit(d, "Max locked memory", false, &v, &whose)) {
+    if (!doctor_read_limit(d, "Max locked memory", false, &v, &whose)) {
         doctor_say(d, DOCTOR_NOTE, NULL, "/proc/self/limits cannot be read");
         return;
     }
@@ -200,7 +200,7 @@ void doctor_check_nofile(struct doctor *d)
     uint64_t want = sessions * DESCRIPTORS_A_SESSION + DESCRIPTORS_BESIDE, v;
     const char *whose;
 
-    if (!read_limit(d, "Max open files", true, &v, &whose)) {
+    if (!doctor_read_limit(d, "Max open files", true, &v, &whose)) {
         doctor_say(d, DOCTOR_NOTE, NULL, "/proc/self/limits cannot be read");
         return;
     }

@@ -8,6 +8,7 @@
 #include "extent.h"
 #include "keeper.h"
 #include "limbo.h"
+#include "registration.h"
 #include "session.h"
 #include "stats.h"
 #include "tenant.h"
@@ -40,6 +41,7 @@ struct mcd_agent {
     struct mcd_cluster *cluster; /* other agents; NULL: [peer] listen = off */
     struct mct_rdma *rdma;       /* this host's RDMA devices; NULL: none are used */
     struct mcd_rdma_owner *rdma_owner;
+    struct mcd_registry registry;  /* of memory with them */
     struct mcd_mooncake *mooncake; /* stock Mooncake processes; NULL: [mooncake] listen = off */
     struct mcd_worker *resolvers[MCD_RESOLVERS]; /* they ask name servers */
     unsigned next_resolver;

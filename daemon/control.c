@@ -434,6 +434,7 @@ static void look_around(struct mcd_agent *a)
     mcd_stats_refresh(a);
     mcd_log_flush();
     mcd_closer_nudge(LINGER_MS);
+    mcd_registry_look(&a->registry, mcd_now_ns());
     if (a->admin != NULL)
         mcd_admin_run(a->admin); /* its time limits */
     if (a->deaf && !a->stopping)
@@ -496,7 +497,8 @@ void mcd_control_run(struct mcd_agent *a)
     a->pulse = (struct mcd_alarm){.fire = beat, .context = a};
     if (a->keeper.watchdog_ns != 0)
         beat(&a->pulse);
-    while (!a->stopping || (a->sessions != NULL && mcd_now_ns() < deadline)) {
+    while (!a->stopping ||
+           ((a->sessions != NULL || a->registry.count != 0) && mcd_now_ns() < deadline)) {
         a->nevents = epoll_wait(a->epoll_fd, events, 64, timeout);
         for (int i = 0; i < a->nevents; i++)
             dispatch(a, &events[i]);
@@ -526,6 +528,11 @@ void mcd_control_run(struct mcd_agent *a)
     }
     if (a->sessions != NULL)
         mcd_warning("%u sessions did not end in time; leaving them to the kernel", a->nsessions);
+    if (a->registry.count != 0)
+        mcd_warning(
+            "RDMA devices have not let go of %llu registrations in time; leaving them to the "
+            "kernel",
+            (unsigned long long)a->registry.count);
     /* while engines run: they let go of what peers had */
     MCS_FAILPOINT(stop_quiet);
     mcd_mooncake_destroy(a->mooncake);

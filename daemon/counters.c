@@ -64,6 +64,8 @@ const struct mcd_counter mcd_counter_list[] = {
     C(remote_opens, "Segments of other hosts that clients asked for"),
     C(remote_opens_failed, "Of them, those that could not be opened"),
     C(slices_moved_over, "Slices that went on to another rail"),
+    C(fallback_slices, "Slices given to a slower transport than the best that reaches the peer"),
+    C(fallback_bytes, "Their bytes"),
     C(meta_requests, "Requests to the metadata service"),
     C(meta_failures, "Of them, those that failed"),
     C(meta_leases_lost, "Metadata leases lost"),
@@ -203,6 +205,8 @@ void mcd_totals(struct mcd_agent *a, struct mcd_totals *t)
         t->memory_faults += mcs_load_relaxed(&c->faults);
         t->engine_sleeps += mcs_load_relaxed(&c->sleeps);
         t->slices_moved_over += mcs_load_relaxed(&c->moved_over);
+        t->fallback_slices += mcs_load_relaxed(&c->fallback_slices);
+        t->fallback_bytes += mcs_load_relaxed(&c->fallback_bytes);
         t->conns_killed += mcs_load_relaxed(&c->kills);
     }
     net_totals(a, t);

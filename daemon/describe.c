@@ -8,6 +8,7 @@
 
 #include "cluster.h"
 #include <daemon/peer.pb-c.h>
+#include "keys.h"
 #include "later.h"
 #include "log.h"
 #include "remote_open.h"
@@ -26,7 +27,7 @@ static void set_status(struct mcd_remote *r, uint32_t status)
 
 static void drop_building(struct mcd_remote *r)
 {
-    free(r->building);
+    mcd_snapshot_free(r->building);
     r->building = NULL;
 }
 
@@ -175,7 +176,7 @@ static bool good_page(const struct mcd_remote *r, const Mcd__Buffers *m)
             (m->access[i] & ~MCS_ACCESS_ALL) != 0)
             return false;
     }
-    return true;
+    return mcd_keys_are_good(m);
 }
 
 static void add_page(struct mcd_remote *r, const Mcd__Buffers *m)
@@ -189,6 +190,16 @@ static void add_page(struct mcd_remote *r, const Mcd__Buffers *m)
             .node = m->node[i],
             .count = 1,
         };
+    if (mcd_keys_take(r->building, m, &r->building_keys) != 0)
+        mcd_log_limited(MCD_LOG_WARNING,
+                        "no memory for the %zu RDMA keys in a part of the description of segment "
+                        "'%s' at %s (at most %llu a segment): it is reached over other transports",
+                        m->n_rkey, r->name, r->peer->address, (unsigned long long)MCD_KEYS_MAX);
+}
+
+static void free_old(void *snapshot)
+{
+    mcd_snapshot_free(snapshot);
 }
 
 static void complete(struct mcd_remote *r)
@@ -202,7 +213,7 @@ static void complete(struct mcd_remote *r)
     /* partner: the engines' acquire in remote.c: with `fresh` comes the snapshot */
     mcs_store_release(&r->fresh, r->asked);
     if (old != NULL)
-        mcd_after_grace(r->peer->cluster->agent, free, old);
+        mcd_after_grace(r->peer->cluster->agent, free_old, old);
     mcd_openings_described(r, MCS_OK, "");
     if (r->again)
         describe(r, 0);
@@ -215,6 +226,7 @@ static void add_or_complete(struct mcd_remote *r, const Mcd__Buffers *m)
             calloc(1, sizeof(struct mcd_snapshot) + (size_t)m->total * sizeof(struct mcd_buffer));
         r->building_version = m->version;
         r->building_total = m->total;
+        r->building_keys = MCD_KEYS_MAX;
     }
     if (r->building == NULL) {
         r->again = true; /* the clock asks again */

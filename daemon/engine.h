@@ -50,7 +50,9 @@ struct mcd_counters {
     uint64_t turns, sleeps;
     uint64_t served_refused[MCS_STATUS_COUNT]; /* requests of peers, by cause */
     uint64_t moved_over;                       /* slices that went on to another rail */
-    uint64_t kills;                            /* lost connections that a peer has confirmed dead */
+    uint64_t fallback_slices,
+        fallback_bytes; /* given to a slower transport than the route's best */
+    uint64_t kills;     /* lost connections that a peer has confirmed dead */
 };
 
 struct mcd_batch {
@@ -112,6 +114,9 @@ struct mcd_task {
     bool inbox_full;      /* and tries again soon */
     uint8_t fulls;        /* times in a row */
     bool unsettled;       /* something of it may still land at the peer */
+    bool carried;         /* slices have come through: */
+    uint8_t tier, path;   /* slowest of what carried them; before that, what is tried */
+    int8_t node;          /* NUMA, of the memory here; -1 unknown */
 };
 
 struct mcd_queue {

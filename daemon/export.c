@@ -7,11 +7,11 @@
 
 #include "cluster.h"
 #include <daemon/peer.pb-c.h>
+#include "keys.h"
 #include "later.h"
 #include "shm/status.h"
 #include "shm/failpoint.h"
 
-#define PAGE 8192u        /* buffers in one answer: at most some 200 KB */
 #define VISITORS_MAX 256u /* routes of one peer: its engines */
 #define CONNS_MAX 256u    /* data connections asked for at a time */
 
@@ -186,24 +186,27 @@ void mcd_export_on_close(struct mcd_peer *p, const uint8_t *m, size_t size)
 static void describe(struct mcd_peer *p, const struct mcd_wire_header *h,
                      const struct mcd_export *e, uint32_t first)
 {
+    const struct mct_rdma *rdma = p->cluster->agent->registry.rdma;
     const struct mcd_snapshot *snap = e->segment->snapshot;
-    uint32_t n = first >= snap->count ? 0 : snap->count - first;
+    uint32_t n = 0;
     Mcd__Buffers r = MCD__BUFFERS__INIT;
     struct {
-        uint64_t address[PAGE], length[PAGE];
-        uint32_t access[PAGE];
-        int32_t node[PAGE];
+        uint64_t address[MCD_PAGE_BUFFERS], length[MCD_PAGE_BUFFERS];
+        uint32_t access[MCD_PAGE_BUFFERS];
+        int32_t node[MCD_PAGE_BUFFERS];
     } *page = calloc(1, sizeof(*page));
+    struct mcd_keys_page *keys = rdma == NULL ? NULL : calloc(1, sizeof(*keys));
 
-    if (page == NULL || MCS_FAIL(export_describe) != 0) {
+    if (page == NULL || (rdma != NULL && keys == NULL) || MCS_FAIL(export_describe) != 0) {
         mcd_peer_answer(p, h, MCS_NO_MEMORY, NULL);
-        free(page);
-        return;
+        goto out;
     }
-    n = n < PAGE ? n : PAGE;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < MCD_PAGE_BUFFERS && first < snap->count - i; i++) {
         const struct mcd_buffer *b = &snap->buffers[first + i];
 
+        if (keys != NULL && !mcd_keys_add(keys, rdma, b))
+            break;
+        n++;
         page->address[i] = b->address;
         page->length[i] = b->length;
         page->access[i] = b->access;
@@ -217,7 +220,12 @@ static void describe(struct mcd_peer *p, const struct mcd_wire_header *h,
     r.length = page->length;
     r.access = page->access;
     r.node = page->node;
+    if (keys != NULL)
+        mcd_keys_fill(keys, &r);
     mcd_peer_answer(p, h, MCS_OK, &r.base);
+
+out:
+    free(keys);
     free(page);
 }
 

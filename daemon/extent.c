@@ -13,6 +13,7 @@
 #include "fault.h"
 #include "ledger.h"
 #include "log.h"
+#include "registration.h"
 #include "shm/region.h"
 #include "shm/failpoint.h"
 
@@ -154,6 +155,7 @@ static struct mcd_extent *extent_new(struct mcd_pool *p, int fd, void *map, uint
 
     if (e == NULL)
         return NULL;
+    e->pool = p;
     e->map = map;
     e->size = size;
     e->address = address;
@@ -339,11 +341,13 @@ struct mcd_extent *mcd_extent_get(struct mcd_extent *e)
     return e;
 }
 
-void mcd_extent_put(struct mcd_pool *p, struct mcd_extent *e)
+static void free_extent(void *context, int res, const char *text)
 {
-    if (--e->refs != 0)
-        return;
-    unlink_extent(p, e);
+    struct mcd_extent *e = context;
+    struct mcd_pool *p = e->pool;
+
+    (void)res;
+    (void)text;
     p->used -= e->size;
     mcd_fault_remove(e->guard);
     if (p->reap != NULL) {
@@ -354,4 +358,15 @@ void mcd_extent_put(struct mcd_pool *p, struct mcd_extent *e)
     }
     mcd_alloc_destroy(e->alloc);
     free(e);
+}
+
+void mcd_extent_put(struct mcd_pool *p, struct mcd_extent *e)
+{
+    if (--e->refs != 0)
+        return;
+    unlink_extent(p, e);
+    if (e->registered != NULL)
+        mcd_registration_drop(e->registered, free_extent, e);
+    else
+        free_extent(e, 0, "");
 }

@@ -16,6 +16,8 @@
 
 struct mcd_ledger;
 struct mcd_ledger_extent;
+struct mcd_pool;
+struct mcd_registration;
 struct mcd_session;
 
 /* A kind of memory. GPU memory will be another kind. */
@@ -33,12 +35,14 @@ struct mcd_extent {
     /* Local registration with the RDMA devices; NULL: none, or not yet. control: release, engines: acquire */
     struct mct_rdma_memory *registration;
     /* control thread only */
+    struct mcd_pool *pool;
+    struct mcd_registration *registered; /* what `registration` is of; NULL: none was asked for */
     struct mcd_kind kind;
     uint32_t id;
     int fd;
-    unsigned refs;           /* the owner and each grant that maps it */
-    bool foreign;            /* a memfd the client made */
-    bool partial;            /* came back with allocations that are not known: gives nothing more */
+    unsigned refs; /* the owner, each grant that maps it, and each registration of a part of it */
+    bool foreign;  /* a memfd the client made */
+    bool partial;  /* came back with allocations that are not known: gives nothing more */
     struct mcd_alloc *alloc; /* NULL when foreign */
     struct mcd_session *owner;
     struct mcd_ledger_extent *record; /* NULL: no ledger is kept, or the owner is gone */
@@ -119,7 +123,8 @@ void mcd_extent_forget(struct mcd_pool *p, struct mcd_extent *e);
 void mcd_pool_skip(struct mcd_pool *p, uint64_t address);
 
 struct mcd_extent *mcd_extent_get(struct mcd_extent *e);
-/* The last put unmaps: engines must not find the extent any more. */
+/* The last put unmaps, once no RDMA device reaches it any more: until then it counts as used. Engines must not
+ * find it any more. */
 void mcd_extent_put(struct mcd_pool *p, struct mcd_extent *e);
 
 #endif

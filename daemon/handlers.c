@@ -566,8 +566,12 @@ static bool callers_quiet(struct mcd_session *s)
 /* Nothing can be begun any more; has all ended that was? */
 static bool all_quiet(struct mcd_session *s)
 {
+    const struct mcd_operation *op = &s->op;
+
+    /* Tasks may have any part of an extent as their own end, not just what is allocated. */
     return callers_quiet(s) &&
-           mcd_quiet(s->agent, &s->op.quieting, s, s->op.extent, s->op.offset, s->op.length);
+           mcd_quiet(s->agent, &s->op.quieting, s, op->extent, op->last ? 0 : op->offset,
+                     op->last ? op->extent->size : op->length);
 }
 
 /* Starts the wait that ends in `finish`; op.old and op.extent are set. */
@@ -577,7 +581,8 @@ void mcd_take_away(struct mcd_session *s, void (*finish)(struct mcd_session *s))
     mcd_segments_changed(s->agent);
     outdate_grants(s, s->op.extent);
     MCS_FAILPOINT(taken_away);
-    mcd_session_defer(s, all_quiet, finish);
+    s->op.then = finish;
+    mcd_session_defer(s, all_quiet, mcd_op_deregister);
 }
 
 void mcd_reply_taken(struct mcd_session *s, size_t body_size, struct mcs_msg *m)

@@ -34,12 +34,36 @@ void mcd_make(struct mcd_session *s, void (*then)(struct mcd_session *s));
 
 /*
  * Waits until nothing reaches what was just made unfindable: the grace period of the engines,
- * and the copies in callers' threads that have op.extent (NULL: any extent of s) mapped.  Then
- * calls `finish`, which ends with mcd_reply_taken().
+ * and the copies in callers' threads that have op.extent (NULL: any extent of s) mapped, engines' transfers, and
+ * peers' RDMA devices.  Then calls `finish`, which ends with mcd_reply_taken().
  */
 void mcd_take_away(struct mcd_session *s, void (*finish)(struct mcd_session *s));
 /* Frees op.old and replies; with op.late, that a copy did not end. */
 void mcd_reply_taken(struct mcd_session *s, size_t body_size, struct mcs_msg *m);
+
+/* ---- handlers_registration.c: with RDMA devices ------------------------------------- */
+
+/* Begins to register a part of an extent for peers, or a whole one for this host. NULL: nothing to do, or no
+ * memory for it. access: MCS_ACCESS_*. */
+struct mcd_registration *mcd_op_register(struct mcd_session *s, struct mcd_extent *e,
+                                         uint64_t offset, uint64_t length, uint32_t access);
+void mcd_op_register_extent(struct mcd_session *s, struct mcd_extent *e);
+/* Goes on with `then` once what was begun has come to an end; at once when that is so. */
+void mcd_op_registered(struct mcd_session *s, void (*then)(struct mcd_session *s));
+/* True: something could not be registered that must be, and the request was refused for it. */
+bool mcd_op_refused(struct mcd_session *s);
+/*
+ * [op.offset, op.offset + op.length) of op.extent is to be taken out of the segment's buffers: registers anew
+ * what they keep, since their keys reach all of them, then goes on with `then`, which calls mcd_op_swap():
+ * the buffers are cut. 0 or -ENOMEM.
+ */
+void mcd_op_cut(struct mcd_session *s, void (*then)(struct mcd_session *s));
+int mcd_op_swap(struct mcd_session *s);
+/* Stage of mcd_take_away(): deregisters the buffers that are not there any more, with op.last the extent, too; then
+ * op.then. */
+void mcd_op_deregister(struct mcd_session *s);
+/* Memories have keys on other devices than before: peers describe all segments again. */
+void mcd_segments_keys_changed(struct mcd_agent *a);
 
 /* Replies with a text in a memfd. Takes the text, which may be NULL: no memory for it. */
 void mcd_reply_text(struct mcd_session *s, struct mcs_msg *m, char *text);

@@ -42,8 +42,8 @@ void mcd_session_enter_extent(struct mcd_session *s, struct mcd_extent *e)
     mcs_store_release(&s->extents[MCD_HANDLE_INDEX(e->handle)], e);
 }
 
-/* Enters a fresh extent into the session's table. counted: its memory is the session's already. */
-static int enter_extent(struct mcd_session *s, struct mcd_extent *e, bool counted)
+/* Enters a fresh extent into the session's table. Its memory is the session's already. */
+static int enter_extent(struct mcd_session *s, struct mcd_extent *e)
 {
     uint32_t handle = mcd_session_handle_new(s, (void *const *)s->extents);
 
@@ -53,8 +53,6 @@ static int enter_extent(struct mcd_session *s, struct mcd_extent *e, bool counte
     if (mcd_extent_record(&s->agent->pool, e, s->incarnation) != 0)
         return -ENOMEM;
     mcd_session_enter_extent(s, e);
-    if (!counted)
-        mcd_session_hold(s, (int64_t)e->size);
     return 0;
 }
 
@@ -111,28 +109,47 @@ static void count_alloc(struct mcd_session *s)
         mcd_ledger_head(l)->most_allocs = s->nallocs;
 }
 
-static void extent_made(struct mcd_session *s)
+/* The extent does not become the session's, which holds its bytes already. */
+static void give_back(struct mcd_session *s, struct mcd_extent *e)
 {
-    struct mcd_pool *p = &s->agent->pool;
-    struct mcd_extent *e = NULL;
+    mcd_session_hold(s, -(int64_t)e->size);
+    mcd_extent_put(&s->agent->pool, e);
+}
+
+static void extent_registered(struct mcd_session *s)
+{
+    struct mcd_extent *e = s->op.extent;
     uint64_t offset = 0;
-    uint64_t size = s->op.making.size;
     int res;
 
-    res = mcd_pool_finish(p, &s->op.making, &e);
+    if (mcd_op_refused(s)) {
+        give_back(s, e);
+        return;
+    }
+    res = mcd_alloc_take(e->alloc, s->op.length, s->op.offset, &offset);
     if (res == 0)
-        res = mcd_alloc_take(e->alloc, s->op.length, s->op.offset, &offset);
-    if (res == 0)
-        res = enter_extent(s, e, true);
+        res = enter_extent(s, e);
     if (res != 0) {
-        mcd_session_hold(s, -(int64_t)size);
-        if (e != NULL)
-            mcd_extent_put(p, e);
+        give_back(s, e);
         refuse_memory(s, res, s->op.length);
         return;
     }
     count_alloc(s);
     reply_extent(s, e, offset, true);
+}
+
+static void extent_made(struct mcd_session *s)
+{
+    uint64_t size = s->op.making.size;
+    int res = mcd_pool_finish(&s->agent->pool, &s->op.making, &s->op.extent);
+
+    if (res != 0) {
+        mcd_session_hold(s, -(int64_t)size);
+        refuse_memory(s, res, s->op.length);
+        return;
+    }
+    mcd_op_register_extent(s, s->op.extent);
+    mcd_op_registered(s, extent_registered);
 }
 
 /* "", "cpu", "cpu:N" or "*", with N a NUMA node that this process may have memory of. */
@@ -222,6 +239,24 @@ void mcd_on_alloc(struct mcd_session *s, struct mcs_msg *m)
     mcd_make(s, extent_made);
 }
 
+static void memfd_registered(struct mcd_session *s)
+{
+    struct mcd_extent *e = s->op.extent;
+    int res;
+
+    if (mcd_op_refused(s)) {
+        give_back(s, e);
+        return;
+    }
+    res = enter_extent(s, e);
+    if (res != 0) {
+        give_back(s, e);
+        refuse_memory(s, res, s->op.length);
+        return;
+    }
+    reply_extent(s, e, 0, false);
+}
+
 void mcd_on_register(struct mcd_session *s, struct mcs_msg *m, int *fds, unsigned *nfds)
 {
     struct mcd_extent *e;
@@ -253,13 +288,11 @@ void mcd_on_register(struct mcd_session *s, struct mcs_msg *m, int *fds, unsigne
         return;
     }
     *nfds = 0; /* the extent's now */
-    res = enter_extent(s, e, false);
-    if (res != 0) {
-        mcd_extent_put(&s->agent->pool, e);
-        refuse_memory(s, res, size);
-        return;
-    }
-    reply_extent(s, e, 0, false);
+    mcd_session_hold(s, (int64_t)e->size);
+    s->op.extent = e;
+    s->op.length = size;
+    mcd_op_register_extent(s, e);
+    mcd_op_registered(s, memfd_registered);
 }
 
 static void freed(struct mcd_session *s)
@@ -280,6 +313,20 @@ static void freed(struct mcd_session *s)
     mcd_reply_taken(s, sizeof(m.b.free_reply), &m);
 }
 
+static void free_cut(struct mcd_session *s)
+{
+    struct mcd_extent *e = s->op.extent;
+
+    if (mcd_op_swap(s) != 0) {
+        mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for the new list of buffers");
+        return;
+    }
+    s->op.last = !e->partial && mcd_alloc_count(e->alloc) == 1;
+    if (s->op.last)
+        leave_extent(s, e);
+    mcd_take_away(s, freed);
+}
+
 void mcd_on_free(struct mcd_session *s, struct mcs_msg *m)
 {
     const struct mcs_msg_free r = m->b.free;
@@ -292,17 +339,10 @@ void mcd_on_free(struct mcd_session *s, struct mcs_msg *m)
                            (unsigned long long)r.offset);
         return;
     }
-    if (mcd_segment_cut(s->segment, e, r.offset, size, &s->op.old) != 0) {
-        mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for the new list of buffers");
-        return;
-    }
     s->op.extent = e;
     s->op.offset = r.offset;
     s->op.length = size;
-    s->op.last = !e->partial && mcd_alloc_count(e->alloc) == 1;
-    if (s->op.last)
-        leave_extent(s, e);
-    mcd_take_away(s, freed);
+    mcd_op_cut(s, free_cut);
 }
 
 static void unregistered(struct mcd_session *s)
@@ -332,6 +372,7 @@ void mcd_on_unregister(struct mcd_session *s, struct mcs_msg *m)
     s->op.extent = e;
     s->op.offset = 0;
     s->op.length = e->size;
+    s->op.last = true;
     leave_extent(s, e);
     mcd_take_away(s, unregistered);
 }

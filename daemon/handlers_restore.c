@@ -189,6 +189,9 @@ void mcd_on_extent_back(struct mcd_session *s, struct mcs_msg *m, int *fds, unsi
     l->extents[i] = l->extents[--l->nextents];
     mcd_session_enter_extent(s, e);
     mcd_session_hold(s, (int64_t)e->size);
+    if (s->agent->registry.rdma !=
+        NULL) /* nobody waits for it: until then it goes over other transports */
+        (void)mcd_registration_create_whole(&s->agent->registry, e, NULL, NULL);
     MCS_FAILPOINT(restore_entered);
     m->b.extent_back_reply =
         (struct mcs_msg_extent_back_reply){.address = e->address, .page_size = e->kind.page_size};

@@ -191,6 +191,66 @@ static void buffer_added(struct mcd_session *s)
     mcd_reply(s, &m, sizeof(m.b.buffer_reply));
 }
 
+static void refuse_buffer(struct mcd_session *s, int res)
+{
+    if (res == -EEXIST)
+        mcd_session_refuse(s, MCS_OVERLAP,
+                           "offset %llu, length %llu overlaps a buffer that is published already",
+                           (unsigned long long)s->op.offset, (unsigned long long)s->op.length);
+    else if (res == -ENOSPC)
+        mcd_session_refuse(s, MCS_LIMIT,
+                           "a segment has at most %u buffers: publish larger ones, ranges need not "
+                           "be a single allocation",
+                           MCD_BUFFERS_MAX);
+    else
+        mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for the new list of buffers");
+}
+
+/* Peers' devices can reach it, if they are to: now peers may hear of it. */
+static void buffer_registered(struct mcd_session *s)
+{
+    struct mcd_registration *r = s->op.fresh[0];
+    struct mcd_operation *op = &s->op;
+    int res;
+
+    op->fresh[0] = NULL;
+    if (mcd_op_refused(s)) {
+        if (r != NULL)
+            mcd_registration_drop(r, NULL, NULL);
+        return;
+    }
+    res = mcd_segment_add(s->segment, op->extent, op->offset, op->length, op->access, &op->old);
+    if (r != NULL &&
+        (res != 0 || !mcd_segment_attach(s->segment, op->extent, op->offset, op->length, r)))
+        mcd_registration_drop(r, NULL, NULL);
+    if (res != 0) {
+        refuse_buffer(s, res);
+        return;
+    }
+    mcd_segments_changed(s->agent);
+    mcd_session_defer(s, NULL, buffer_added); /* the old list must outlive this turn */
+}
+
+static void registered_late(void *context, int res, const char *text)
+{
+    (void)text;
+    if (res == 0)
+        mcd_segments_keys_changed(context);
+}
+
+/* Of a session that comes back: others wait for it, so it is reached over other transports until then. */
+static struct mcd_registration *register_late(struct mcd_session *s)
+{
+    struct mcd_registry *g = &s->agent->registry;
+    unsigned access = mcd_registration_access(s->op.access);
+    struct mcd_registration *r = NULL;
+
+    if (g->rdma != NULL && access != 0)
+        (void)mcd_registration_create(g, s->op.extent, s->op.offset, s->op.length, access,
+                                      registered_late, s->agent, &r);
+    return r;
+}
+
 void mcd_on_buffer_add(struct mcd_session *s, struct mcs_msg *m)
 {
     const struct mcs_msg_buffer r = m->b.buffer;
@@ -214,28 +274,20 @@ void mcd_on_buffer_add(struct mcd_session *s, struct mcs_msg *m)
             "could open it for writing; use pool memory, or grant MAP_WRITE too");
         return;
     }
-    res = mcd_segment_add(s->segment, e, r.offset, r.length, r.access, &s->op.old);
-    if (res == -EEXIST) {
-        mcd_session_refuse(s, MCS_OVERLAP,
-                           "offset %llu, length %llu overlaps a buffer that is published already",
-                           (unsigned long long)r.offset, (unsigned long long)r.length);
-        return;
-    }
-    if (res == -ENOSPC) {
-        mcd_session_refuse(s, MCS_LIMIT,
-                           "a segment has at most %u buffers: publish larger ones, ranges need not "
-                           "be a single allocation",
-                           MCD_BUFFERS_MAX);
-        return;
-    }
-    if (res != 0) {
-        mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for the new list of buffers");
-        return;
-    }
     s->op.extent = e;
     s->op.offset = r.offset;
-    mcd_segments_changed(s->agent);
-    mcd_session_defer(s, NULL, buffer_added); /* the old list must outlive this turn */
+    s->op.length = r.length;
+    s->op.access = r.access;
+    res = mcd_segment_may_add(s->segment, e, r.offset, r.length, r.access);
+    if (res != 0 && res != -EALREADY) {
+        refuse_buffer(s, res);
+        return;
+    }
+    s->op.fresh[0] = NULL;
+    if (res == 0)
+        s->op.fresh[0] = s->limbo != NULL ? register_late(s)
+                                          : mcd_op_register(s, e, r.offset, r.length, r.access);
+    mcd_op_registered(s, buffer_registered);
 }
 
 static void buffer_removed(struct mcd_session *s)
@@ -246,6 +298,14 @@ static void buffer_removed(struct mcd_session *s)
     mcd_reply_taken(s, sizeof(m.b.buffer_reply), &m);
 }
 
+static void buffer_cut(struct mcd_session *s)
+{
+    if (mcd_op_swap(s) != 0)
+        mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for the new list of buffers");
+    else
+        mcd_take_away(s, buffer_removed);
+}
+
 void mcd_on_buffer_remove(struct mcd_session *s, struct mcs_msg *m, bool revoke)
 {
     const struct mcs_msg_buffer r = m->b.buffer;
@@ -254,8 +314,14 @@ void mcd_on_buffer_remove(struct mcd_session *s, struct mcs_msg *m, bool revoke)
 
     if (e == NULL)
         return;
-    res = revoke ? mcd_segment_cut(s->segment, e, r.offset, r.length, &s->op.old)
-                 : mcd_segment_remove(s->segment, e, r.offset, r.length, &s->op.old);
+    s->op.extent = e;
+    s->op.offset = r.offset;
+    s->op.length = r.length;
+    if (revoke) {
+        mcd_op_cut(s, buffer_cut);
+        return;
+    }
+    res = mcd_segment_remove(s->segment, e, r.offset, r.length, &s->op.old);
     if (res == -ENOENT) {
         mcd_session_refuse(s, MCS_NOT_FOUND, "offset %llu, length %llu is no published buffer",
                            (unsigned long long)r.offset, (unsigned long long)r.length);
@@ -265,9 +331,6 @@ void mcd_on_buffer_remove(struct mcd_session *s, struct mcs_msg *m, bool revoke)
         mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for the new list of buffers");
         return;
     }
-    s->op.extent = e;
-    s->op.offset = r.offset;
-    s->op.length = r.length;
     mcd_take_away(s, buffer_removed);
 }
 

@@ -354,18 +354,25 @@ static int make_ways(struct mcd_mooncake_peer *p)
     for (unsigned i = 0; i < p->nways && res == 0; i++) {
         struct mcd_route_options o = {
             .engine = p->m->agent->engines[i],
-            .ops = &mct_mooncake_ops,
             .id = mcd_incarnation(),
             .slice = c->tcp_slice,
-            .window = c->tcp_window,
             .down_ns = c->down_ms * MCD_MOONCAKE_MS,
             .peer = p->name,
+        };
+
+        struct mcd_rail_options rail = {
+            .ops = &mct_mooncake_ops,
+            .local = "any",
+            .peer = p->target,
+            .node = -1,
+            .slice = c->tcp_slice,
+            .window = c->tcp_window,
         };
 
         p->ways[i].peer = p;
         p->ways[i].engine = p->m->agent->engines[i];
         res = mcd_route_create(&o, &p->ways[i].route);
-        if (res == 0 && mcd_route_rail(p->ways[i].route, "any", p->target, 0) != 0)
+        if (res == 0 && mcd_route_rail(p->ways[i].route, &rail) != 0)
             res = -ENOSPC;
     }
     if (res == 0)

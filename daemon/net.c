@@ -45,7 +45,7 @@ static void on_done(void *context, struct mct_slice *s)
         return;
     slice->back = true;
     if (s->status == MCS_CANCELED && s->op != MCT_READ && s->conn != 0 && !s->settled)
-        mcd_route_doubt(slice->task->lane->route, s->conn); /* before it can be lost */
+        mcd_route_doubt(slice->task->lane->route, slice->rail, s->conn); /* before it can be lost */
     s->next = NULL;
     *n->returned_end = s;
     n->returned_end = &s->next;
@@ -129,7 +129,7 @@ void mcd_net_close(struct mcd_engine *g)
     n->closing = true; /* no task is told anything any more */
     for (struct mcd_route *r = n->routes; r != NULL; r = r->next) {
         for (unsigned i = 0; i < r->nrails; i++)
-            r->o.ops->disconnect(r->rails[i].link);
+            r->rails[i].ops->disconnect(r->rails[i].link);
         r->nrails = 0;
     }
     while (n->n != 0) {

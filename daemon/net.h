@@ -21,7 +21,10 @@
 #define MCD_UNSETTLED 256u /* connections of a route that await their kill */
 #define MCD_DOUBTFUL 256u  /* connections of a route with WRITEs that were called back */
 #define MCD_TICK_NS UINT64_C(10000000)
-#define MCD_GRACE_US 20000u   /* an ending task lets the peer's answers in for so long */
+#define MCD_GRACE_US 20000u /* an ending task lets the peer's answers in for so long */
+#define MCD_ENDED 1024u     /* connections of a route that have ended and were not taken note of */
+#define MCD_NEW_NS                                                                                 \
+    UINT64_C(1000000000)      /* a fresh route waits so long for its best rails' first connection */
 #define MCD_STUCK_US 1000000u /* what a transport does not hand back by then is taken by force */
 #define MCD_AGAIN_US 2000u    /* between tries to deliver into a full inbox, at first: it doubles */
 #define MCD_AGAIN_DOUBLES 4u  /* so many times */
@@ -41,27 +44,46 @@ struct mcd_route_rail {
     uint32_t changes;                     /* of the rail that have been told */
     uint64_t lost, bytes, slices, failed; /* read relaxed by the control thread */
     struct mcd_rail_shown shown;
+    struct mct *transport;
     /* set by the control thread before `made` counts it */
+    const struct mct_ops *ops;
     char local[72], peer[72];
+    uint8_t tier;
     unsigned rank;
+    int node;
+    uint64_t slice, window, silence_ns;
 };
 
 /* A lost connection on which a WRITE may still be on its way. */
 struct mcd_unsettled {
     uint64_t conn;
+    bool by_agent; /* the control threads see to it */
     bool asked;
     unsigned rail; /* over which its kill was asked */
     uint64_t asked_at;
+};
+
+/* A living connection on which a WRITE was called back before its answer came. */
+struct mcd_doubtful {
+    uint64_t conn;
+    unsigned rail;
 };
 
 struct mcd_route {
     struct mcd_route_options o;
     uint32_t index; /* in lanes of queues */
     unsigned made;  /* rails; control: release, engine: acquire */
-    struct mcd_route_rail rails[MCD_RAILS_MAX];
+    struct mcd_route_rail rails[MCD_ROUTE_RAILS_MAX];
+    /* connections that have ended: engine writes, control reads; heads are release / acquire */
+    uint64_t ended[MCD_ENDED];
+    uint32_t ended_head, ended_tail;
     /* engine */
-    struct mct *transport; /* NULL: the engine has none of this kind */
-    unsigned nrails;       /* that have a link */
+    unsigned nrails; /* that have a link */
+    unsigned best;   /* tier of the best rails, working or not */
+    uint64_t attached_at;
+    uint64_t detached_at;
+    bool hold_strict;         /* no rail of the best tier works */
+    uint64_t best_down_since; /* ns; 0: one does */
     bool attached, detached, dirty, active, wants_told;
     enum mcs_status verdict;
     struct mcd_lane *lanes;
@@ -73,8 +95,7 @@ struct mcd_route {
     uint64_t tasks;                                  /* read relaxed by the control thread */
     struct mcd_unsettled unsettled[MCD_UNSETTLED];
     uint32_t nunsettled; /* read relaxed by the control thread */
-    /* living connections on which a WRITE was called back before its answer came */
-    uint64_t doubtful[MCD_DOUBTFUL];
+    struct mcd_doubtful doubtful[MCD_DOUBTFUL];
     unsigned ndoubtful;
     unsigned next_killer; /* the rail that asks next */
     uint64_t down_since;  /* ns; 0: a rail works */
@@ -147,18 +168,23 @@ void mcd_route_dirty(struct mcd_net *n, struct mcd_route *r);
 void mcd_route_tick(struct mcd_engine *g, struct mcd_route *r, bool late);
 /* All connections of a rail are given up. */
 void mcd_route_abort(struct mcd_engine *g, struct mcd_route *r, unsigned rail, int error);
+/* Is there a rail that works and may carry something? */
 bool mcd_route_works(const struct mcd_route *r);
+/* The tier of the rails that such a slice may go over now; MCD_NO_TIER: none. unfit: rails, a bit each, that it cannot
+ * take; strict: the best tier or none. */
+#define MCD_NO_TIER UINT32_MAX
+unsigned mcd_route_tier(const struct mcd_route *r, uint32_t unfit, bool strict, uint64_t now);
 /* Tells log and control thread what has changed. */
 void mcd_route_show(struct mcd_engine *g, struct mcd_route *r);
 
 /* A WRITE came back from a lost connection without an answer. False: there are too many. */
-bool mcd_route_unsettled(struct mcd_route *r, uint64_t conn);
+bool mcd_route_unsettled(struct mcd_route *r, unsigned rail, uint64_t conn);
 /* Is there more than one living connection? */
 bool mcd_route_has_ways(const struct mcd_route *r);
 /* A WRITE was called back from a connection before its answer came: if that connection is lost, it is
  * to be killed like one that lost WRITEs, or the bytes could land over later ones; so it is at once where
  * later ones could take another connection. */
-void mcd_route_doubt(struct mcd_route *r, uint64_t conn);
+void mcd_route_doubt(struct mcd_route *r, unsigned rail, uint64_t conn);
 void mcd_route_ask_kills(struct mcd_engine *g, struct mcd_route *r);
 /* From the transports. */
 void mcd_route_on_lost(struct mcd_engine *g, struct mct_link *link, uint64_t conn, int error);
@@ -166,10 +192,16 @@ void mcd_route_on_killed(struct mcd_engine *g, struct mct_link *link, uint64_t c
 
 /* ---- schedule.c ------------------------------------------------------------------ */
 
-/* The rail for a slice of up to *length bytes, which becomes what the rail wants; NULL: none for now.
- * avoid: the rail that failed it, or -1. */
-struct mcd_route_rail *mcd_schedule_rail(struct mcd_route *r, uint64_t *length, int avoid,
-                                         uint64_t now);
+/* What a rail is wanted for. */
+struct mcd_wish {
+    uint64_t length; /* bytes at most; becomes what the rail wants */
+    int avoid;       /* the rail that failed it, or -1 */
+    uint32_t unfit;  /* rails that cannot carry it, a bit each */
+    bool strict;     /* the best tier or none */
+    int node;        /* NUMA, of its memory here; -1 unknown */
+};
+/* The rail for it; NULL: none for now. */
+struct mcd_route_rail *mcd_schedule_rail(struct mcd_route *r, struct mcd_wish *w, uint64_t now);
 /* Posts what may go. True when something did. */
 bool mcd_schedule(struct mcd_engine *g, struct mcd_route *r);
 
@@ -196,6 +228,10 @@ struct mcd_slice *mcd_remote_cut(struct mcd_engine *g, struct mcd_task *t, uint6
 bool mcd_remote_recut(struct mcd_engine *g, struct mcd_slice *s);
 /* The slice is about to be posted. */
 void mcd_remote_posting(struct mcd_engine *g, struct mcd_slice *s);
+/* The description that a slice was aimed by may be old: it is sent again by a fresh one. */
+void mcd_remote_want_fresh(struct mcd_engine *g, struct mcd_slice *s);
+/* Is that there, or not to be had? */
+bool mcd_remote_is_fresh(const struct mcd_slice *s);
 /* Ends all tasks of a lane alike. */
 void mcd_remote_finish_lane(struct mcd_engine *g, struct mcd_lane *l, enum mcs_state state,
                             enum mcs_status error, bool hurry);

@@ -175,14 +175,15 @@ static void status(struct mcd_agent *a, cJSON *root)
         add_u64(o, mcd_counter_list[i].name, mcd_counter_value(&t, i));
 }
 
-static void add_rail(cJSON *list, const char *peer, const char *transport, unsigned engine,
+static void add_rail(cJSON *list, const char *peer, unsigned engine,
                      const struct mcd_rail_report *r)
 {
     cJSON *o = cJSON_CreateObject();
 
     cJSON_AddStringToObject(o, "peer", peer);
     cJSON_AddStringToObject(o, "address", r->peer);
-    cJSON_AddStringToObject(o, "transport", transport);
+    cJSON_AddStringToObject(o, "transport", r->ops->name);
+    add_u64(o, "tier", r->tier);
     cJSON_AddStringToObject(o, "local", r->local);
     cJSON_AddStringToObject(o, "remote", r->peer);
     cJSON_AddStringToObject(o, "state", mcd_rail_state_word(r->state));
@@ -304,8 +305,7 @@ static void segments(struct mcd_agent *a, const struct mcd_session *asker, cJSON
     }
 }
 
-static void add_route(cJSON *list, const char *peer, const char *transport, unsigned engine,
-                      const struct mcd_route *route)
+static void add_route(cJSON *list, const char *peer, unsigned engine, const struct mcd_route *route)
 {
     struct mcd_route_report r;
 
@@ -313,12 +313,12 @@ static void add_route(cJSON *list, const char *peer, const char *transport, unsi
         return;
     mcd_route_get_report(route, &r);
     for (unsigned k = 0; k < r.rails; k++)
-        add_rail(list, peer, transport, engine, &r.rail[k]);
+        add_rail(list, peer, engine, &r.rail[k]);
 }
 
 static void add_mooncake(void *context, const struct mcd_mooncake_view *v)
 {
-    add_route(context, v->name, "mooncake", v->engine, v->route);
+    add_route(context, v->name, v->engine, v->route);
 }
 
 static void rails(struct mcd_agent *a, cJSON *root)
@@ -328,7 +328,7 @@ static void rails(struct mcd_agent *a, cJSON *root)
     for (const struct mcd_peer *p = a->cluster != NULL ? a->cluster->peers : NULL; p != NULL;
          p = p->next)
         for (unsigned i = 0; p->ways != NULL && i < a->nengines; i++)
-            add_route(list, p->address, "tcp", i, mcd_way_route(p, i));
+            add_route(list, p->address, i, mcd_way_route(p, i));
     if (a->mooncake != NULL)
         mcd_mooncake_each(a->mooncake, add_mooncake, list);
 }

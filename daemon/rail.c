@@ -18,6 +18,7 @@ void mcd_rail_init(struct mcd_rail *r, unsigned rank, uint64_t slice_max, uint64
     r->usable = true;
     r->slice_max = slice_max > MCD_RAIL_SLICE_MIN ? slice_max : MCD_RAIL_SLICE_MIN;
     r->window_max = window_max;
+    r->silence_ns = MCD_RAIL_SILENCE_NS;
     r->room = UINT32_MAX;
 }
 
@@ -114,8 +115,8 @@ bool mcd_rail_silent(struct mcd_rail *r, uint64_t progress, uint64_t now)
 {
     uint64_t limit = 4 * r->loaded_ns;
 
-    if (limit < MCD_RAIL_SILENCE_NS)
-        limit = MCD_RAIL_SILENCE_NS;
+    if (limit < r->silence_ns)
+        limit = r->silence_ns;
     if (r->out == 0 || progress != r->progress) {
         r->progress = progress;
         r->progress_at = now;

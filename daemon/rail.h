@@ -43,7 +43,7 @@ enum mcd_rail_reason {
     MCD_RAIL_FINE,
     MCD_RAIL_NEW,       /* never connected yet */
     MCD_RAIL_LOST,      /* connection reset or closed */
-    MCD_RAIL_SILENT,    /* nothing came in max(200 ms, 4 x the loaded round trip) */
+    MCD_RAIL_SILENT,    /* nothing came in max(silence_ns, 4 x the loaded round trip) */
     MCD_RAIL_CARRIER,   /* the local interface is down */
     MCD_RAIL_ADDRESS,   /* the local address is gone */
     MCD_RAIL_CHECKSUMS, /* bytes were damaged on it */
@@ -61,6 +61,7 @@ struct mcd_rail {
     uint32_t changes; /* of the state */
     /* limits */
     uint64_t slice_max, window_max; /* bytes */
+    uint64_t silence_ns; /* without progress, at least; the transport may try again by itself */
     /* under way */
     uint64_t queued; /* bytes */
     uint32_t out;    /* slices */

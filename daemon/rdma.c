@@ -9,6 +9,7 @@
 #include <sys/epoll.h>
 
 #include "cluster.h"
+#include "handlers.h"
 #include "log.h"
 #include "transports/rdma/rdma.h"
 
@@ -48,7 +49,7 @@ static void changed(void *context, unsigned nic)
 /* Memories have keys on more or fewer devices: whoever reaches them from other hosts is told. */
 static void keys_changed(void *context)
 {
-    mcd_segments_changed(context);
+    mcd_segments_keys_changed(context);
 }
 
 static void ready(struct mcd_watch *w, uint32_t events)
@@ -144,6 +145,7 @@ int mcd_rdma_create(struct mcd_agent *a, char *error, size_t error_size)
         goto out;
     }
     a->rdma_owner = owner;
+    mcd_registry_init(&a->registry, a->rdma, require);
     owner = NULL;
 
 out:
@@ -167,8 +169,12 @@ void mcd_rdma_destroy(struct mcd_agent *a)
 {
     if (a->rdma == NULL)
         return;
-    mct_rdma_destroy(a->rdma);
+    if (a->registry.count == 0)
+        mct_rdma_destroy(a->rdma);
+    else /* devices that hang: what they may still reach stays as it is until the process is gone */
+        mcd_debug("RDMA devices are left to the kernel");
     a->rdma = NULL;
+    a->registry.rdma = NULL;
     free(a->rdma_owner);
     a->rdma_owner = NULL;
 }

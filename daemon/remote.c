@@ -18,26 +18,16 @@
 #include <string.h>
 
 #include "net.h"
+#include "remote_task.h"
 #include "session.h"
 #include "shm/failpoint.h"
 
 #define LOOKS 64u /* tasks of a lane looked at for one that may go */
 #define CHECK_COST 128u
-#define JOINED 64u                       /* pieces of one slice: each costs a look */
-#define FRESH_US 1000u                   /* between looks for a fresh description */
-#define NOTICE_AGAIN (UINT64_C(1) << 63) /* address of a NOTIFY: it may have arrived before */
+#define JOINED 64u     /* pieces of one slice: each costs a look */
+#define FRESH_US 1000u /* between looks for a fresh description */
 
-static inline const struct mct_ops *ops_of(const struct mcd_task *t)
-{
-    return t->lane->route->o.ops;
-}
-
-static inline bool writes(const struct mcd_slice *s)
-{
-    return s->s.op != MCT_READ;
-}
-
-static void arm(struct mcd_engine *g, struct mcd_task *t, uint64_t us)
+void mcd_remote_arm(struct mcd_engine *g, struct mcd_task *t, uint64_t us)
 {
     uint64_t due = g->net->ticks + us * g->ticks_per_us;
 
@@ -47,7 +37,7 @@ static void arm(struct mcd_engine *g, struct mcd_task *t, uint64_t us)
 /* ---- ends ------------------------------------------------------------------------ */
 
 /* A slice that is not out goes. */
-static void drop(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice *s)
+void mcd_remote_drop(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice *s)
 {
     if (s->prev != NULL)
         s->prev->next = s->next;
@@ -59,18 +49,18 @@ static void drop(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice *s)
     mcd_slice_put(&g->net->slices, s);
 }
 
-static void drop_again(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice *s)
+void mcd_remote_drop_again(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice *s)
 {
     struct mcd_route *r = t->lane->route;
 
-    mcd_slice_list_remove(&r->again[s->class][writes(s)], s);
+    mcd_slice_list_remove(&r->again[s->class][mcd_slice_writes(s)], s);
     r->waiting -= s->s.length;
-    drop(g, t, s);
+    mcd_remote_drop(g, t, s);
 }
 
 /* Nothing of it is out: fills its slot. */
-static void end(struct mcd_engine *g, struct mcd_task *t, enum mcs_state state,
-                enum mcs_status error)
+void mcd_remote_end(struct mcd_engine *g, struct mcd_task *t, enum mcs_state state,
+                    enum mcs_status error)
 {
     struct mcd_queue *q = t->q;
     struct mcd_route *r = t->lane->route;
@@ -78,7 +68,7 @@ static void end(struct mcd_engine *g, struct mcd_task *t, enum mcs_state state,
     struct mcd_outcome o = {
         .state = (uint8_t)state,
         .error = (uint16_t)error,
-        .path = t->started != 0 ? r->o.ops->path : MCS_PATH_NONE,
+        .path = t->started != 0 ? t->path : MCS_PATH_NONE,
         .unsettled = t->unsettled,
         .bytes = t->bytes,
         .queue_ns = t->queue_ns,
@@ -100,11 +90,11 @@ static void end(struct mcd_engine *g, struct mcd_task *t, enum mcs_state state,
 }
 
 /* Ends it now if nothing is out. True: it has ended. */
-static bool try_end(struct mcd_engine *g, struct mcd_task *t)
+bool mcd_remote_try_end(struct mcd_engine *g, struct mcd_task *t)
 {
     if (t->nslices != 0)
         return false;
-    end(g, t, (enum mcs_state)t->state, (enum mcs_status)t->error);
+    mcd_remote_end(g, t, (enum mcs_state)t->state, (enum mcs_status)t->error);
     return true;
 }
 
@@ -115,13 +105,15 @@ static void call_back(struct mcd_engine *g, struct mcd_task *t)
 
     t->hurried = true;
     for (s = t->slices; s != NULL; s = next) {
+        struct mcd_route_rail *rr = &t->lane->route->rails[s->rail];
+
         next = s->next;
         if (!s->out) {
             t->unsettled = t->unsettled || !s->s.settled;
-            drop_again(g, t, s);
+            mcd_remote_drop_again(g, t, s);
         } else if (!s->asked && !s->back) {
             s->asked = true;
-            ops_of(t)->cancel(t->lane->route->rails[s->rail].link, &s->s);
+            rr->ops->cancel(rr->link, &s->s);
         }
     }
 }
@@ -141,16 +133,16 @@ void mcd_remote_finish(struct mcd_engine *g, struct mcd_task *t, enum mcs_state 
         for (s = t->slices; s != NULL; s = next) {
             next = s->next;
             if (!s->out && s->s.settled)
-                drop_again(g, t, s);
+                mcd_remote_drop_again(g, t, s);
         }
         if (t->nslices != 0 && !hurry)
-            arm(g, t, MCD_GRACE_US);
+            mcd_remote_arm(g, t, MCD_GRACE_US);
     }
     if (t->nslices != 0 && hurry && !t->hurried) {
-        arm(g, t, MCD_STUCK_US);
+        mcd_remote_arm(g, t, MCD_STUCK_US);
         call_back(g, t);
     }
-    try_end(g, t);
+    mcd_remote_try_end(g, t);
 }
 
 void mcd_remote_finish_lane(struct mcd_engine *g, struct mcd_lane *l, enum mcs_state state,
@@ -168,7 +160,7 @@ void mcd_remote_finish_lane(struct mcd_engine *g, struct mcd_lane *l, enum mcs_s
 }
 
 /* What the peer refused, or what a check found. */
-static void refuse(struct mcd_engine *g, struct mcd_task *t, enum mcs_status error)
+void mcd_remote_refuse(struct mcd_engine *g, struct mcd_task *t, enum mcs_status error)
 {
     bool invalid = error == MCS_BAD_RANGE || error == MCS_ACCESS || error == MCS_STALE ||
                    error == MCS_INVALID_HANDLE || error == MCS_INVALID_ARGUMENT;
@@ -185,6 +177,8 @@ static void late(struct mcd_engine *g, struct mcd_task *t)
         error = MCS_PEER_UNREACHABLE;
     else if (t->error == MCS_INBOX_FULL)
         error = MCS_INBOX_FULL;
+    else if ((t->desc.flags & MCS_DESC_STRICT) != 0 && t->lane->route->best_down_since != 0)
+        error = MCS_STRICT;
     mcd_remote_finish(g, t, MCS_STATE_TIMEOUT, error, false);
 }
 
@@ -229,7 +223,7 @@ static void await_fresh(struct mcd_engine *g, struct mcd_task *t)
     struct mcd_segment *seg = mcd_find_segment(t->q, t->desc.segment);
 
     if (seg == NULL || seg->remote == NULL) { /* closed since it was found, a moment ago */
-        refuse(g, t, MCS_INVALID_HANDLE);
+        mcd_remote_refuse(g, t, MCS_INVALID_HANDLE);
         return;
     }
     if (t->list != MCD_UNLISTED)
@@ -239,7 +233,28 @@ static void await_fresh(struct mcd_engine *g, struct mcd_task *t)
     /* relaxed: only counts; partner: the control thread, which is rung */
     t->wanted = mcs_fetch_add(&seg->remote->wanted, 1u) + 1;
     mcd_engine_tell_control(g);
-    arm(g, t, FRESH_US);
+    mcd_remote_arm(g, t, FRESH_US);
+}
+
+void mcd_remote_want_fresh(struct mcd_engine *g, struct mcd_slice *s)
+{
+    struct mcd_segment *seg = mcd_find_segment(s->task->q, s->task->desc.segment);
+
+    if (seg == NULL || seg->remote == NULL)
+        return; /* it is revoked when it is to be sent again */
+    s->awaits = true;
+    s->wanted = mcs_fetch_add(&seg->remote->wanted, 1u) + 1; /* as in await_fresh() */
+    mcd_engine_tell_control(g);
+}
+
+bool mcd_remote_is_fresh(const struct mcd_slice *s)
+{
+    const struct mcd_segment *seg = mcd_find_segment(s->task->q, s->task->desc.segment);
+
+    /* partner: the control thread, once the description is in the snapshot */
+    return seg == NULL || seg->remote == NULL ||
+           (int32_t)(mcs_load_acquire(&seg->remote->fresh) - s->wanted) >= 0 ||
+           mcs_load_acquire(&seg->remote->status) != MCS_OK;
 }
 
 /* Looks at the pieces before any is sent. False: not done with it - the budget is used up, or the task
@@ -269,12 +284,14 @@ static bool check(struct mcd_engine *g, struct mcd_task *t, uint64_t *budget)
             if (fresh && !t->looked)
                 await_fresh(g, t);
             else
-                refuse(g, t, error);
+                mcd_remote_refuse(g, t, error);
             return false;
         }
         t->piece++;
     }
     t->piece = 0;
+    if (found.extent != NULL)
+        t->node = (int8_t)found.extent->kind.node;
     t->uncut = t->total;
     if (t->list != MCD_UNLISTED)
         t->lane->route->waiting += t->uncut;
@@ -321,6 +338,7 @@ void mcd_remote_park(struct mcd_engine *g, struct mcd_task *t, struct mcd_segmen
         return;
     }
     t->list = MCD_UNLISTED;
+    t->node = -1;
     t->lane->tasks++;
     q->remote++;
     mcs_store_relaxed(&r->tasks, r->tasks + 1);
@@ -337,13 +355,13 @@ void mcd_remote_timer(struct mcd_engine *g, struct mcd_task *t)
     struct mcd_segment *seg;
 
     if (t->ending) {
-        arm(g, t, MCD_STUCK_US);
+        mcd_remote_arm(g, t, MCD_STUCK_US);
         if (t->hurried) {
             for (const struct mcd_slice *s = t->slices; s != NULL; s = s->next)
                 mcd_route_abort(g, r, s->rail, -ETIMEDOUT);
         } else {
             call_back(g, t);
-            try_end(g, t);
+            mcd_remote_try_end(g, t);
         }
         return;
     }
@@ -360,17 +378,17 @@ void mcd_remote_timer(struct mcd_engine *g, struct mcd_task *t)
 
         seg = mcd_find_segment(t->q, t->desc.segment);
         if (seg == NULL || seg->remote == NULL) {
-            refuse(g, t, MCS_INVALID_HANDLE);
+            mcd_remote_refuse(g, t, MCS_INVALID_HANDLE);
             return;
         }
         status = (enum mcs_status)mcs_load_acquire(&seg->remote->status); /* as in park */
         if (status != MCS_OK) {
-            refuse(g, t, status);
+            mcd_remote_refuse(g, t, status);
             return;
         }
         /* partner: the control thread, once the description is in the snapshot */
         if ((int32_t)(mcs_load_acquire(&seg->remote->fresh) - t->wanted) < 0) {
-            arm(g, t, FRESH_US);
+            mcd_remote_arm(g, t, FRESH_US);
             return;
         }
         t->awaits = false;
@@ -399,7 +417,8 @@ struct mcd_task *mcd_remote_next(struct mcd_engine *g, struct mcd_lane *l, unsig
         if (t->phase == MCD_CHECK && !check(g, t, check_budget)) {
             if (*check_budget == 0)
                 return NULL;
-        } else if (!hold_writes || (t->desc.op == MCS_OP_READ && t->phase == MCD_MOVE)) {
+        } else if ((!hold_writes || (t->desc.op == MCS_OP_READ && t->phase == MCD_MOVE)) &&
+                   (!l->route->hold_strict || (t->desc.flags & MCS_DESC_STRICT) == 0)) {
             return t;
         }
         slot = next;
@@ -432,16 +451,25 @@ static struct mcd_slice *new_slice(struct mcd_engine *g, struct mcd_task *t)
     return s;
 }
 
-/* What is known of the target, anew for each try. */
-static bool aim(struct mcd_slice *s)
+/* What is known of both ends, anew for each try. e: NULL for a notification. likely: a buffer that was found in this
+ * turn, or NULL. */
+static bool aim(struct mcd_slice *s, const struct mcd_extent *e, const struct mcd_buffer *likely)
 {
     const struct mcd_segment *seg = mcd_find_segment(s->task->q, s->task->desc.segment);
 
+    s->s.registration = NULL;
+    s->s.remote_keys = NULL;
     if (seg == NULL || seg->remote == NULL)
         return false;
     s->s.remote_incarnation = seg->remote->incarnation;
     /* relaxed: an old one is refused by the peer */
     s->s.remote_export = mcs_load_relaxed(&seg->remote->export_index);
+    if (e != NULL) /* partner: made() in registration.c */
+        s->s.registration = mcs_load_acquire(&e->registration);
+    if (s->s.registration != NULL) /* partner: swap() in segment.c */
+        s->s.remote_keys = mcd_snapshot_keys(
+            mcs_load_acquire(&seg->snapshot), likely, s->s.remote_address, s->s.length,
+            s->s.op == MCT_READ ? MCS_ACCESS_READ : MCS_ACCESS_WRITE);
     return true;
 }
 
@@ -454,11 +482,11 @@ static struct mcd_slice *cut_notice(struct mcd_engine *g, struct mcd_task *t)
     mcd_lane_remove(t);
     if (s != NULL)
         s->text = mcd_text_get(&g->net->slices);
-    if (s == NULL || s->text == NULL || !aim(s)) {
+    if (s == NULL || s->text == NULL || !aim(s, NULL, NULL)) {
         enum mcs_status error = s == NULL || s->text == NULL ? MCS_NO_MEMORY : MCS_REVOKED;
 
         if (s != NULL)
-            drop(g, t, s);
+            mcd_remote_drop(g, t, s);
         mcd_remote_finish(g, t, MCS_STATE_FAILED, error, false);
         return NULL;
     }
@@ -471,7 +499,7 @@ static struct mcd_slice *cut_notice(struct mcd_engine *g, struct mcd_task *t)
     s->s.local = s->text->bytes;
     s->s.source = q->session->incarnation;
     s->s.bytes = t->bytes;
-    s->s.remote_address = ++r->notices & ~NOTICE_AGAIN;
+    s->s.remote_address = ++r->notices & ~MCD_NOTICE_AGAIN;
     return s;
 }
 
@@ -540,9 +568,16 @@ struct mcd_slice *mcd_remote_cut(struct mcd_engine *g, struct mcd_task *t, uint6
         t->piece_done = 0;
     }
     s = error == MCS_OK || taken != 0 ? new_slice(g, t) : NULL;
-    if (s == NULL || !aim(s)) {
+    if (s != NULL) {
+        s->s.op = (enum mct_op)t->desc.op;
+        s->s.length = taken;
+        s->s.local = found.extent->map + start;
+        s->s.remote_address = at;
+        s->local_offset = start;
+    }
+    if (s == NULL || !aim(s, found.extent, found.buffer)) {
         if (s != NULL)
-            drop(g, t, s);
+            mcd_remote_drop(g, t, s);
         else if (error == MCS_OK)
             error = MCS_NO_MEMORY;
         /* it was good when it was checked */
@@ -551,11 +586,6 @@ struct mcd_slice *mcd_remote_cut(struct mcd_engine *g, struct mcd_task *t, uint6
             error == MCS_NO_MEMORY || error == MCS_INVALID_ARGUMENT ? error : MCS_REVOKED, false);
         return NULL;
     }
-    s->s.op = (enum mct_op)t->desc.op;
-    s->s.length = taken;
-    s->s.local = found.extent->map + start;
-    s->s.remote_address = at;
-    s->local_offset = start;
     if (t->piece == n)
         mcd_lane_remove(t);
     return s;
@@ -566,18 +596,18 @@ bool mcd_remote_recut(struct mcd_engine *g, struct mcd_slice *s)
     struct mcd_task *t = s->task;
     const struct mcd_extent *e;
 
-    if (!aim(s))
+    e = s->s.op == MCT_NOTIFY ? NULL : mcd_find_extent(t->q, t->desc.extent);
+    if (!aim(s, e, NULL))
         goto revoked;
     if (s->s.op == MCT_NOTIFY)
         return true;
-    e = mcd_find_extent(t->q, t->desc.extent);
     if (e == NULL || s->local_offset > e->size || s->s.length > e->size - s->local_offset)
         goto revoked;
     s->s.local = e->map + s->local_offset;
     return true;
 
 revoked:
-    drop(g, t, s);
+    mcd_remote_drop(g, t, s);
     mcd_remote_finish(g, t, MCS_STATE_FAILED, MCS_REVOKED, false);
     return false;
 }
@@ -585,197 +615,20 @@ revoked:
 void mcd_remote_posting(struct mcd_engine *g, struct mcd_slice *s)
 {
     struct mcd_task *t = s->task;
+    const struct mcd_route_rail *rr = &t->lane->route->rails[s->rail];
 
     MCS_FAILPOINT(slice_post);
+    if (!t->carried) {
+        t->tier = rr->tier;
+        t->path = rr->ops->path;
+    }
     s->out = true;
     s->asked = false;
     if (t->started != 0)
         return;
     t->started = g->net->ticks;
     t->queue_ns = mcd_clip32(t->queue_ns + mcd_ticks_to_ns(g, t->started - t->taken));
-    mcs_slot_complete(
-        &t->q->shm, t->desc.slot,
-        MCS_SLOT_WORD(t->desc.generation, MCS_OK, t->lane->route->o.ops->path, MCS_STATE_PENDING),
-        0, t->queue_ns, 0, 0);
-}
-
-/* ---- back ------------------------------------------------------------------------ */
-
-static void again(struct mcd_engine *g, struct mcd_slice *s)
-{
-    struct mcd_route *r = s->task->lane->route;
-
-    MCS_FAILPOINT(slice_again);
-    mcd_slice_list_append(&r->again[s->class][writes(s)], s);
-    r->waiting += s->s.length;
-    mcd_route_dirty(g->net, r);
-}
-
-/* All that was cut is through: on to the next phase. */
-static void advance(struct mcd_engine *g, struct mcd_task *t)
-{
-    if (t->ending) {
-        try_end(g, t);
-        return;
-    }
-    if (t->nslices != 0 || t->list != MCD_UNLISTED || t->inbox_full || t->awaits)
-        return;
-    if (t->phase == MCD_MOVE) {
-        t->moved_at = g->net->ticks;
-        if (mcd_task_notifies(t)) {
-            t->phase = MCD_DELIVER;
-            mcd_lane_add(t, true);
-            mcd_route_dirty(g->net, t->lane->route);
-            return;
-        }
-    }
-    end(g, t, MCS_STATE_COMPLETED, MCS_OK);
-}
-
-static void came_through(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice *s)
-{
-    struct mcd_route *r = t->lane->route;
-    unsigned damaged_on = s->damaged_on;
-
-    if (s->s.op != MCT_NOTIFY)
-        t->bytes += s->s.length;
-    else if (t->moved_at == 0)
-        t->moved_at = t->started;
-    drop(g, t, s);
-    advance(g, t);
-    /* what arrives damaged everywhere was changed by its owner: no rail is blamed for that */
-    if (damaged_on != 0 && mcd_rail_damaged(&r->rails[damaged_on - 1].rail)) {
-        mcd_rail_suspect(&r->rails[damaged_on - 1].rail, MCD_RAIL_CHECKSUMS, g->net->now);
-        mcd_route_abort(g, r, damaged_on - 1, -EBADMSG);
-    }
-}
-
-/* Its connection was lost. */
-static void lost(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice *s)
-{
-    bool open = writes(s) && s->s.conn != 0 && !s->s.settled;
-
-    s->s.settled = !open;
-    if (open && ((ops_of(t)->capabilities & MCT_CAP_KILL) == 0 ||
-                 !mcd_route_unsettled(t->lane->route, s->s.conn))) {
-        /* nothing can settle it: not sent again, and said */
-        t->unsettled = true;
-        drop(g, t, s);
-        mcd_remote_finish(g, t, MCS_STATE_FAILED, MCS_RAIL, false);
-        return;
-    }
-    if (s->s.op == MCT_NOTIFY && open)
-        s->s.remote_address |= NOTICE_AGAIN;
-    if (t->ending && (s->s.settled || t->hurried)) {
-        t->unsettled = t->unsettled || open;
-        drop(g, t, s);
-        try_end(g, t);
-        return;
-    }
-    again(g, s);
-}
-
-/* Called back: by this task's end, or since the memory is being taken away. */
-static void canceled(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice *s)
-{
-    bool open = writes(s) && s->s.conn != 0 && !s->s.settled;
-
-    if (!t->ending && !open) {
-        again(g, s); /* if the memory is still there */
-        return;
-    }
-    /* Its connection ends, so that nothing written later over another one is overtaken; where it is the
-     * only one, order does the same. */
-    if (open && (ops_of(t)->capabilities & MCT_CAP_KILL) != 0 && mcd_route_has_ways(t->lane->route))
-        mcd_route_abort(g, t->lane->route, s->rail, -ECANCELED);
-    t->unsettled = t->unsettled || open;
-    drop(g, t, s);
-    if (t->ending)
-        try_end(g, t);
-    else
-        mcd_remote_finish(g, t, MCS_STATE_FAILED, MCS_REVOKED, false);
-}
-
-void mcd_remote_back(struct mcd_engine *g, struct mcd_slice *s)
-{
-    struct mcd_task *t = s->task;
-    struct mcd_route *r = t->lane->route;
-    struct mcd_route_rail *rr = &r->rails[s->rail];
-    const struct mcd_segment *seg;
-
-    MCS_FAILPOINT(slice_back);
-    s->out = s->back = false;
-    mcd_route_dirty(g->net, r);
-    if (s->s.status == MCS_OK) {
-        mcd_rail_answered(&rr->rail, s->s.length, s->posted, g->net->now);
-        mcs_store_relaxed(&rr->bytes, rr->bytes + s->s.length);
-        mcs_store_relaxed(&rr->slices, rr->slices + 1);
-        came_through(g, t, s);
-        return;
-    }
-    mcd_rail_returned(&rr->rail, s->s.length, g->net->now);
-    switch (s->s.status) {
-    case MCS_RAIL:
-        s->failed = true;
-        mcs_store_relaxed(&rr->failed, rr->failed + 1);
-        lost(g, t, s);
-        return;
-    case MCS_CANCELED:
-        canceled(g, t, s);
-        return;
-    case MCS_CHECKSUM:
-        s->failed = true;
-        mcs_store_relaxed(&rr->failed, rr->failed + 1);
-        s->damaged_on = (uint8_t)(s->rail + 1);
-        s->s.settled = true; /* answered */
-        if (!t->ending && ++s->damages < MCD_DAMAGES) {
-            again(g, s);
-            return;
-        }
-        break;
-    case MCS_INBOX_FULL:
-        if (t->ending || s->s.op != MCT_NOTIFY)
-            break;
-        drop(g, t, s);
-        t->error = MCS_INBOX_FULL;
-        t->inbox_full = true;
-        arm(g, t, MCD_AGAIN_US << t->fulls);
-        if (t->fulls < MCD_AGAIN_DOUBLES)
-            t->fulls++;
-        return;
-    case MCS_STALE:
-    case MCS_INVALID_HANDLE:
-        /* the peer has forgotten what was opened there, and it is open again by now */
-        seg = mcd_find_segment(t->q, t->desc.segment);
-        if (!t->ending && seg != NULL && seg->remote != NULL &&
-            mcs_load_relaxed(&seg->remote->export_index) != s->s.remote_export) {
-            again(g, s);
-            return;
-        }
-        break;
-    default:
-        break;
-    }
-    {
-        enum mcs_status error =
-            s->s.status < MCS_STATUS_COUNT ? (enum mcs_status)s->s.status : MCS_PROTOCOL;
-
-        t->unsettled = t->unsettled || (writes(s) && s->s.conn != 0 && !s->s.settled);
-        drop(g, t, s);
-        if (t->ending)
-            try_end(g, t);
-        else
-            refuse(g, t, error);
-    }
-}
-
-void mcd_remote_settled(struct mcd_engine *g, struct mcd_slice *s)
-{
-    struct mcd_task *t = s->task;
-
-    s->s.settled = true;
-    if (!t->ending)
-        return;
-    drop_again(g, t, s);
-    try_end(g, t);
+    mcs_slot_complete(&t->q->shm, t->desc.slot,
+                      MCS_SLOT_WORD(t->desc.generation, MCS_OK, t->path, MCS_STATE_PENDING), 0,
+                      t->queue_ns, 0, 0);
 }

@@ -43,6 +43,7 @@ struct mcd_remote {
     struct mcd_snapshot *building;
     uint64_t building_version;
     uint32_t building_total; /* buffers that `building` has room for */
+    uint64_t building_keys;  /* and RDMA keys that it may have more */
     bool described;          /* once at least */
 };
 

@@ -12,6 +12,7 @@
 #include "net.h"
 #include "shm/failpoint.h"
 
+#define DETACH_NS UINT64_C(1000000000)
 #define ASK_AGAIN_NS                                                                               \
     UINT64_C(300000000) /* a kill that is not confirmed by then is asked for again */
 
@@ -73,18 +74,36 @@ void mcd_route_destroy(struct mcd_route *r)
     free(r);
 }
 
-int mcd_route_rail(struct mcd_route *r, const char *local, const char *peer, unsigned rank)
+int mcd_route_rail(struct mcd_route *r, const struct mcd_rail_options *o)
 {
     struct mcd_route_rail *rr = &r->rails[r->made];
 
-    if (r->made == MCD_RAILS_MAX)
+    if (r->made == MCD_ROUTE_RAILS_MAX)
         return -ENOSPC;
-    snprintf(rr->local, sizeof(rr->local), "%s", local);
-    snprintf(rr->peer, sizeof(rr->peer), "%s", peer);
-    rr->rank = rank;
+    snprintf(rr->local, sizeof(rr->local), "%s", o->local);
+    snprintf(rr->peer, sizeof(rr->peer), "%s", o->peer);
+    rr->ops = o->ops;
+    rr->tier = o->tier;
+    rr->rank = o->rank;
+    rr->node = o->node;
+    rr->slice = o->slice;
+    rr->window = o->window;
+    rr->silence_ns = o->silence_ns;
     rr->shown.reason = MCD_RAIL_NEW;
     mcs_store_release(&r->made, r->made + 1); /* partner: take_rails() */
     return (int)r->made - 1;
+}
+
+unsigned mcd_route_take_ended(struct mcd_route *r, uint64_t *conns, unsigned n)
+{
+    uint32_t head = mcs_load_acquire(&r->ended_head); /* partner: ended() */
+    unsigned taken = 0;
+
+    while (taken < n && r->ended_tail != head) {
+        conns[taken++] = r->ended[r->ended_tail % MCD_ENDED];
+        mcs_store_release(&r->ended_tail, r->ended_tail + 1); /* partner: ended() */
+    }
+    return taken;
 }
 
 void mcd_route_get_report(const struct mcd_route *r, struct mcd_route_report *out)
@@ -98,6 +117,8 @@ void mcd_route_get_report(const struct mcd_route *r, struct mcd_route_report *ou
         p->state = (enum mcd_rail_state)mcs_load_relaxed(&rr->shown.state);
         p->reason = (enum mcd_rail_reason)mcs_load_relaxed(&rr->shown.reason);
         p->since_ns = mcs_load_relaxed(&rr->shown.since_ns);
+        p->ops = rr->ops;
+        p->tier = rr->tier;
         memcpy(p->local, rr->local, sizeof(p->local));
         memcpy(p->peer, rr->peer, sizeof(p->peer));
         p->rank = rr->rank;
@@ -167,12 +188,13 @@ static void forget_dirty(struct mcd_net *n, struct mcd_route *r)
 
 void mcd_route_show(struct mcd_engine *g, struct mcd_route *r)
 {
-    bool works = mcd_route_works(r), wants = r->tasks != 0 && !works;
+    bool works = mcd_route_works(r), wants = r->tasks != 0 && !works, best = false;
 
     for (unsigned i = 0; i < r->nrails; i++) {
         struct mcd_route_rail *rr = &r->rails[i];
         const struct mcd_rail *rail = &rr->rail;
 
+        best = best || (rr->tier == r->best && mcd_rail_works(rail));
         mcs_store_relaxed(&rr->shown.conns, rail->conns);
         mcs_store_relaxed(&rr->shown.queued, rail->queued);
         mcs_store_relaxed(&rr->shown.rate, (uint64_t)(rail->rate * 1e9));
@@ -193,6 +215,10 @@ void mcd_route_show(struct mcd_engine *g, struct mcd_route *r)
         r->down_since = 0;
     else if (r->down_since == 0)
         r->down_since = g->net->now;
+    if (best)
+        r->best_down_since = 0;
+    else if (r->best_down_since == 0)
+        r->best_down_since = g->net->now;
     if (wants && r->wants == 0)
         mcd_engine_tell_control(g);
     mcs_store_relaxed(&r->wants, wants ? 1u : 0u);
@@ -204,17 +230,18 @@ void mcd_route_abort(struct mcd_engine *g, struct mcd_route *r, unsigned rail, i
 
     if (rr->rail.conns == rr->rail.dying)
         return;
-    r->o.ops->abort(rr->link, error);
+    rr->ops->abort(rr->link, error);
     mcd_rail_given_up(&rr->rail, g->net->now);
     mcd_route_show(g, r);
 }
 
-/* Tasks that have waited for a rail for too long; the oldest come first. */
-static void give_up_waiting(struct mcd_engine *g, struct mcd_route *r)
+/* Tasks that have waited for a rail for too long; the oldest come first. strict: those that take only the best. */
+static void give_up_waiting(struct mcd_engine *g, struct mcd_route *r, uint64_t since, bool strict,
+                            enum mcs_status error)
 {
     uint64_t now = g->net->ticks, limit;
 
-    if (r->down_since == 0 || g->net->now - r->down_since < r->o.down_ns)
+    if (since == 0 || g->net->now - since < r->o.down_ns)
         return;
     limit = r->o.down_ns / 1000 * g->ticks_per_us;
     for (struct mcd_lane *l = r->lanes; l != NULL; l = l->route_next) {
@@ -226,8 +253,8 @@ static void give_up_waiting(struct mcd_engine *g, struct mcd_route *r)
             slot = t->age_next;
             if (now - t->taken < limit)
                 break;
-            if (t->lane == l)
-                mcd_remote_finish(g, t, MCS_STATE_FAILED, MCS_PEER_UNREACHABLE, false);
+            if (t->lane == l && (!strict || (t->desc.flags & MCS_DESC_STRICT) != 0))
+                mcd_remote_finish(g, t, MCS_STATE_FAILED, error, false);
         }
     }
 }
@@ -247,7 +274,7 @@ void mcd_route_tick(struct mcd_engine *g, struct mcd_route *r, bool late)
             continue;
         if (late)
             rr->rail.progress_at = now;
-        if (mcd_rail_silent(&rr->rail, r->o.ops->progress(rr->link), now)) {
+        if (mcd_rail_silent(&rr->rail, rr->ops->progress(rr->link), now)) {
             mcd_rail_suspect(&rr->rail, MCD_RAIL_SILENT, now);
             mcd_route_abort(g, r, i, -ETIMEDOUT);
         }
@@ -255,7 +282,9 @@ void mcd_route_tick(struct mcd_engine *g, struct mcd_route *r, bool late)
     if (r->nunsettled != 0)
         mcd_route_ask_kills(g, r);
     mcd_route_show(g, r);
-    give_up_waiting(g, r);
+    give_up_waiting(g, r, r->down_since, false, MCS_PEER_UNREACHABLE);
+    if (r->down_since == 0)
+        give_up_waiting(g, r, r->best_down_since, true, MCS_STRICT);
     if (r->tasks != 0)
         mcd_route_dirty(g->net, r);
     else if (r->nunsettled == 0 && !resting && !r->dirty)
@@ -264,14 +293,16 @@ void mcd_route_tick(struct mcd_engine *g, struct mcd_route *r, bool late)
 
 /* ---- lost connections ------------------------------------------------------------ */
 
-bool mcd_route_unsettled(struct mcd_route *r, uint64_t conn)
+bool mcd_route_unsettled(struct mcd_route *r, unsigned rail, uint64_t conn)
 {
+    bool by_agent = (r->rails[rail].ops->capabilities & MCT_CAP_KILL_BY_AGENT) != 0;
+
     for (unsigned i = 0; i < r->nunsettled; i++)
         if (r->unsettled[i].conn == conn)
             return true;
     if (r->nunsettled == MCD_UNSETTLED)
         return false;
-    r->unsettled[r->nunsettled] = (struct mcd_unsettled){.conn = conn};
+    r->unsettled[r->nunsettled] = (struct mcd_unsettled){.conn = conn, .by_agent = by_agent};
     mcs_store_relaxed(&r->nunsettled, r->nunsettled + 1);
     return true;
 }
@@ -285,21 +316,25 @@ bool mcd_route_has_ways(const struct mcd_route *r)
     return living > 1;
 }
 
-void mcd_route_doubt(struct mcd_route *r, uint64_t conn)
+void mcd_route_doubt(struct mcd_route *r, unsigned rail, uint64_t conn)
 {
-    if ((r->o.ops->capabilities & MCT_CAP_KILL) == 0)
+    uint64_t can = r->rails[rail].ops->capabilities;
+
+    if ((can & (MCT_CAP_KILL | MCT_CAP_KILL_BY_AGENT)) == 0)
         return;
-    if (mcd_route_has_ways(r)) { /* what is written over another one would come before it */
-        (void)mcd_route_unsettled(r, conn);
+    /* what is written over another one would come before it; and where agents kill, it is being lost now */
+    if (mcd_route_has_ways(r) || (can & MCT_CAP_KILL_BY_AGENT) != 0) {
+        (void)mcd_route_unsettled(r, rail, conn);
         return;
     }
     for (unsigned i = 0; i < r->ndoubtful; i++)
-        if (r->doubtful[i] == conn)
+        if (r->doubtful[i].conn == conn)
             return;
     if (r->ndoubtful < MCD_DOUBTFUL)
-        r->doubtful[r->ndoubtful++] = conn;
+        r->doubtful[r->ndoubtful++] = (struct mcd_doubtful){conn, rail};
     else
-        (void)mcd_route_unsettled(r, conn); /* killed at once, then; full: writes wait anyway */
+        (void)mcd_route_unsettled(r, rail,
+                                  conn); /* killed at once, then; full: writes wait anyway */
 }
 
 /* There is another connection now, over which later WRITEs could pass what was called back. */
@@ -307,17 +342,22 @@ static void settle_doubts(struct mcd_route *r)
 {
     if (!mcd_route_has_ways(r))
         return;
-    while (r->ndoubtful != 0)
-        (void)mcd_route_unsettled(r, r->doubtful[--r->ndoubtful]);
+    while (r->ndoubtful != 0) {
+        const struct mcd_doubtful *d = &r->doubtful[--r->ndoubtful];
+
+        (void)mcd_route_unsettled(r, d->rail, d->conn);
+    }
 }
 
 /* It is lost: what was called back may still land. */
 static void end_doubt(struct mcd_route *r, uint64_t conn)
 {
     for (unsigned i = 0; i < r->ndoubtful; i++)
-        if (r->doubtful[i] == conn) {
+        if (r->doubtful[i].conn == conn) {
+            unsigned rail = r->doubtful[i].rail;
+
             r->doubtful[i] = r->doubtful[--r->ndoubtful];
-            (void)mcd_route_unsettled(r, conn);
+            (void)mcd_route_unsettled(r, rail, conn);
             return;
         }
 }
@@ -327,14 +367,16 @@ void mcd_route_ask_kills(struct mcd_engine *g, struct mcd_route *r)
     for (unsigned i = 0; i < r->nunsettled; i++) {
         struct mcd_unsettled *u = &r->unsettled[i];
 
-        if (u->asked && g->net->now - u->asked_at < ASK_AGAIN_NS)
+        if (u->by_agent || (u->asked && g->net->now - u->asked_at < ASK_AGAIN_NS))
             continue;
         u->asked = false;
         for (unsigned k = 0; k < r->nrails && !u->asked; k++) {
             unsigned rail = r->next_killer++ % r->nrails;
+            const struct mcd_route_rail *rr = &r->rails[rail];
 
-            if (r->rails[rail].rail.conns == r->rails[rail].rail.dying ||
-                !r->rails[rail].rail.usable || r->o.ops->kill(r->rails[rail].link, u->conn) != 0)
+            if (rr->rail.conns == rr->rail.dying || !rr->rail.usable ||
+                (rr->ops->capabilities & MCT_CAP_KILL) == 0 ||
+                rr->ops->kill(rr->link, u->conn) != 0)
                 continue;
             u->asked = true;
             u->rail = rail;
@@ -355,6 +397,18 @@ static struct mcd_route *find_link(struct mcd_net *n, const struct mct_link *lin
     return NULL;
 }
 
+/* The control thread sees to it that the peer's end goes, too. There is room: it opens no more than it knows of. */
+static void ended(struct mcd_route *r, uint64_t conn)
+{
+    if (r->ended_head - mcs_load_acquire(&r->ended_tail) == MCD_ENDED) { /* partner: take_ended() */
+        mcd_log_limited(MCD_LOG_ERROR, "peer %s: more than %u connections have ended unseen",
+                        r->o.peer, MCD_ENDED);
+        return;
+    }
+    r->ended[r->ended_head % MCD_ENDED] = conn;
+    mcs_store_release(&r->ended_head, r->ended_head + 1); /* partner: mcd_route_take_ended() */
+}
+
 void mcd_route_on_lost(struct mcd_engine *g, struct mct_link *link, uint64_t conn, int error)
 {
     unsigned rail;
@@ -369,6 +423,8 @@ void mcd_route_on_lost(struct mcd_engine *g, struct mct_link *link, uint64_t con
               rr->local, rr->peer, (unsigned long long)conn, strerror(-error));
     mcd_rail_lost(&rr->rail, g->net->now);
     mcs_store_relaxed(&rr->lost, rr->lost + 1);
+    if ((rr->ops->capabilities & MCT_CAP_KILL_BY_AGENT) != 0)
+        ended(r, conn);
     for (unsigned i = 0; i < r->nunsettled; i++)
         if (r->unsettled[i].rail == rail)
             r->unsettled[i].asked = false;
@@ -377,14 +433,14 @@ void mcd_route_on_lost(struct mcd_engine *g, struct mct_link *link, uint64_t con
     mcd_route_dirty(g->net, r);
 }
 
-void mcd_route_on_killed(struct mcd_engine *g, struct mct_link *link, uint64_t conn)
+/* Nothing of it lands any more: what waited for that goes on. */
+static void killed(struct mcd_engine *g, struct mcd_route *r, uint64_t conn)
 {
-    unsigned rail, i = 0;
-    struct mcd_route *r = find_link(g->net, link, &rail);
+    unsigned i = 0;
 
-    while (r != NULL && i < r->nunsettled && r->unsettled[i].conn != conn)
+    while (i < r->nunsettled && r->unsettled[i].conn != conn)
         i++;
-    if (r == NULL || i == r->nunsettled)
+    if (i == r->nunsettled)
         return;
     MCS_FAILPOINT(kill_confirmed);
     r->unsettled[i] = r->unsettled[r->nunsettled - 1];
@@ -402,6 +458,15 @@ void mcd_route_on_killed(struct mcd_engine *g, struct mct_link *link, uint64_t c
     mcd_route_dirty(g->net, r);
 }
 
+void mcd_route_on_killed(struct mcd_engine *g, struct mct_link *link, uint64_t conn)
+{
+    unsigned rail;
+    struct mcd_route *r = find_link(g->net, link, &rail);
+
+    if (r != NULL)
+        killed(g, r, conn);
+}
+
 /* ---- engine: commands ------------------------------------------------------------ */
 
 /* Rails that the control thread has added since. */
@@ -410,16 +475,24 @@ static void take_rails(struct mcd_engine *g, struct mcd_route *r)
     unsigned made = mcs_load_acquire(&r->made); /* partner: mcd_route_rail() */
 
     mcd_net_look_at_clock(g);
-    while (r->transport != NULL && r->nrails < made) {
+    while (r->attached && r->nrails < made) {
         struct mcd_route_rail *rr = &r->rails[r->nrails];
-        int res = r->o.ops->connect(r->transport, rr, &rr->link);
+        int res = -EOPNOTSUPP;
+
+        rr->transport = mcd_net_find(g->net, rr->ops);
+        if (rr->transport != NULL)
+            res = rr->ops->connect(rr->transport, rr, &rr->link);
 
         if (res != 0) {
-            mcd_log_limited(MCD_LOG_WARNING, "engine %u, peer %s: no memory for a rail: %s",
-                            g->o.id, r->o.peer, strerror(-res));
+            mcd_log_limited(MCD_LOG_WARNING, "engine %u, peer %s: cannot make a rail: %s", g->o.id,
+                            r->o.peer, strerror(-res));
             return;
         }
-        mcd_rail_init(&rr->rail, rr->rank, r->o.slice, r->o.window);
+        mcd_rail_init(&rr->rail, rr->rank, rr->slice, rr->window);
+        if (rr->silence_ns != 0)
+            rr->rail.silence_ns = rr->silence_ns;
+        if (r->nrails == 0 || rr->tier < r->best)
+            r->best = rr->tier;
         r->nrails++;
     }
 }
@@ -429,16 +502,26 @@ bool mcd_route_attach(struct mcd_engine *g, struct mcd_command *c)
     struct mcd_route *r = c->context;
     struct mcd_net *n = g->net;
 
-    r->transport = mcd_net_find(n, r->o.ops);
     r->attached = true;
     r->next = n->routes;
     if (n->routes != NULL)
         n->routes->prev = r;
     n->routes = r;
     take_rails(g, r);
+    r->attached_at = n->now;
     mcd_route_show(g, r);
     mcd_route_dirty(n, r);
     return true;
+}
+
+/* Connections whose end the devices have not confirmed: while they are awaited, disconnect() need not wait. */
+static bool ends(const struct mcd_engine *g, const struct mcd_route *r)
+{
+    for (unsigned i = 0; i < r->nrails; i++)
+        if ((r->rails[i].ops->capabilities & MCT_CAP_KILL_BY_AGENT) != 0 &&
+            r->rails[i].rail.conns != 0)
+            return g->net->now - r->detached_at < DETACH_NS;
+    return false;
 }
 
 bool mcd_route_detach(struct mcd_engine *g, struct mcd_command *c)
@@ -449,18 +532,19 @@ bool mcd_route_detach(struct mcd_engine *g, struct mcd_command *c)
     mcd_net_look_at_clock(g);
     if (!r->detached) {
         r->detached = true;
+        r->detached_at = n->now;
         for (struct mcd_lane *l = r->lanes; l != NULL; l = l->route_next)
             mcd_remote_finish_lane(g, l, MCS_STATE_FAILED, MCS_PEER_UNREACHABLE, true);
         for (unsigned i = 0; i < r->nrails; i++)
             mcd_route_abort(g, r, i, -ECONNABORTED);
     }
     mcd_net_reap(g);
-    if (r->tasks != 0)
+    if (r->tasks != 0 || ends(g, r))
         return false;
     while (r->nrails != 0) {
-        struct mct_link *link = r->rails[--r->nrails].link;
+        struct mcd_route_rail *rr = &r->rails[--r->nrails];
 
-        r->o.ops->disconnect(link);
+        rr->ops->disconnect(rr->link);
     }
     while (r->lanes != NULL)
         mcd_lane_free(r->lanes);
@@ -478,6 +562,15 @@ bool mcd_route_detach(struct mcd_engine *g, struct mcd_command *c)
     return true;
 }
 
+/* The transport has not seen it. */
+static void hand_back(struct mcd_route_conn *a)
+{
+    if (a->conn.pair != NULL)
+        a->handed_back = true;
+    else
+        close(a->conn.fd);
+}
+
 bool mcd_route_adopt(struct mcd_engine *g, struct mcd_command *c)
 {
     struct mcd_route_conn *a = c->context;
@@ -486,15 +579,18 @@ bool mcd_route_adopt(struct mcd_engine *g, struct mcd_command *c)
     int res;
 
     take_rails(g, r);
+    a->res = 0;
     if (r->detached || a->rail >= r->nrails) {
-        close(a->conn.fd);
+        a->res = -ECANCELED;
+        hand_back(a);
         return true;
     }
     res = MCS_FAIL(rail_adopted);
     if (res == 0)
-        res = r->o.ops->adopt(rr->link, &a->conn);
+        res = rr->ops->adopt(rr->link, &a->conn);
     else
-        close(a->conn.fd);
+        hand_back(a);
+    a->res = res;
     if (res != 0) {
         /* to the control thread the same as one that was lost at once: it tries again */
         mcd_log_limited(MCD_LOG_WARNING, "engine %u, peer %s: no connection on rail %s - %s: %s",
@@ -511,6 +607,15 @@ bool mcd_route_adopt(struct mcd_engine *g, struct mcd_command *c)
         mcd_rail_tick(&rr->rail, true, g->net->now);
     mcd_route_show(g, r);
     mcd_route_dirty(g->net, r);
+    return true;
+}
+
+bool mcd_route_confirm(struct mcd_engine *g, struct mcd_command *c)
+{
+    const struct mcd_route_confirmed *k = c->context;
+
+    mcd_net_look_at_clock(g);
+    killed(g, k->route, k->conn);
     return true;
 }
 

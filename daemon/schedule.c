@@ -2,6 +2,9 @@
 /*
  * Which slice goes next, and on which rail.
  *
+ * Rails of the best tier that has one which works go alone: what others carry is counted, and never what asked for the
+ * best or nothing (MCS_DESC_STRICT).
+ *
  * Next: what is to be sent again before others of its class, then the lanes by their shares.  Where: the rail that is
  * predicted to be through first.  When that one's window is full, another may take the slice only if it
  * is through with it before everything that waits could be: so a rail of a tenth of the speed gets a
@@ -9,29 +12,57 @@
  */
 #include <stddef.h>
 
+#include "log.h"
 #include "net.h"
 
 #define BURST 256u  /* slices posted to one route a turn */
 #define HELD 64u    /* looks a turn at slices that a quiesce holds */
 #define STARVED 16u /* slices after which what is to be sent again goes before higher classes */
+#define FAR_NODE 1.25
+#define LOOKS 64u           /* slices of a list looked at for one that may be sent again */
 #define CHECKS (512u << 10) /* bytes' worth of checks of pieces a turn */
 
 bool mcd_route_works(const struct mcd_route *r)
 {
     for (unsigned i = 0; i < r->nrails; i++)
-        if (mcd_rail_works(&r->rails[i].rail))
+        if (mcd_rail_works(&r->rails[i].rail) && (!r->o.best_only || r->rails[i].tier == r->best))
             return true;
     return false;
 }
 
-/* How long everything that waits or is under way takes all rails together, ns. */
-static double drain_time(const struct mcd_route *r, uint64_t now)
+unsigned mcd_route_tier(const struct mcd_route *r, uint32_t unfit, bool strict, uint64_t now)
+{
+    unsigned tier = MCD_NO_TIER;
+    bool coming = false;
+
+    for (unsigned i = 0; i < r->nrails; i++) {
+        const struct mcd_route_rail *rr = &r->rails[i];
+        const struct mcd_rail *rail = &rr->rail;
+
+        if ((unfit >> i & 1) != 0)
+            continue;
+        if (mcd_rail_works(rail))
+            tier = rr->tier < tier ? rr->tier : tier;
+        else
+            coming =
+                coming || (rr->tier == r->best && rail->usable && rail->reason == MCD_RAIL_NEW);
+    }
+    if (tier != r->best &&
+        (strict || r->o.best_only || (coming && now - r->attached_at < MCD_NEW_NS)))
+        return MCD_NO_TIER;
+    return tier;
+}
+
+/* How long everything that waits or is under way takes all rails of a tier together, ns. */
+static double drain_time(const struct mcd_route *r, unsigned tier, uint64_t now)
 {
     double bytes = (double)r->waiting, rate = 0;
 
     for (unsigned i = 0; i < r->nrails; i++) {
         const struct mcd_rail *rail = &r->rails[i].rail;
 
+        if (r->rails[i].tier != tier)
+            continue;
         bytes += (double)rail->queued;
         if (mcd_rail_works(rail))
             rate += mcd_rail_rate(rail, now);
@@ -39,29 +70,39 @@ static double drain_time(const struct mcd_route *r, uint64_t now)
     return bytes / rate;
 }
 
-struct mcd_route_rail *mcd_schedule_rail(struct mcd_route *r, uint64_t *length, int avoid,
-                                         uint64_t now)
+/* May it carry that, so far as tier and registrations go? */
+static bool fits(const struct mcd_route *r, unsigned rail, unsigned tier, uint32_t unfit)
+{
+    return r->rails[rail].tier == tier && (unfit >> rail & 1) == 0 &&
+           mcd_rail_works(&r->rails[rail].rail);
+}
+
+struct mcd_route_rail *mcd_schedule_rail(struct mcd_route *r, struct mcd_wish *w, uint64_t now)
 {
     struct mcd_route_rail *best = NULL, *roomy = NULL, *look = NULL;
+    unsigned working = 0, tier = mcd_route_tier(r, w->unfit, w->strict, now);
     double best_finish = 0, roomy_finish = 0;
-    uint64_t whole = *length;
-    unsigned working = 0;
+    uint64_t whole = w->length;
 
     for (unsigned i = 0; i < r->nrails; i++)
-        working += mcd_rail_works(&r->rails[i].rail);
+        working += fits(r, i, tier, w->unfit);
     for (unsigned i = 0; i < r->nrails; i++) {
         struct mcd_route_rail *rr = &r->rails[i];
         struct mcd_rail *rail = &rr->rail;
         uint64_t part;
         double finish;
 
-        if (!mcd_rail_works(rail) || (working > 1 && (int)i == avoid))
+        if (!fits(r, i, tier, w->unfit) || (working > 1 && (int)i == w->avoid))
             continue;
         if (working > 1 && rail->room == 0)
             continue; /* its link took nothing at all; until the next tick others may */
         part = mcd_rail_slice(rail, now);
         part = part < whole ? part : whole;
         finish = mcd_rail_finish(rail, part, now);
+        /* The way between two sockets is assumed to cost so much that a device of the memory's own node goes
+         * before one of another node that would be through a quarter sooner. */
+        if (w->node >= 0 && rr->node >= 0 && w->node != rr->node)
+            finish *= FAR_NODE;
         if (best == NULL || finish < best_finish ||
             (finish <= best_finish && rail->rank < best->rail.rank)) {
             best = rr;
@@ -76,18 +117,17 @@ struct mcd_route_rail *mcd_schedule_rail(struct mcd_route *r, uint64_t *length, 
             roomy_finish = finish;
         }
     }
-    /* all rails of a route are of one transport, so MCS_DESC_STRICT has nothing to refuse here */
     if (look != NULL)
         best = look;
-    else if (roomy != best && (roomy == NULL || roomy_finish > drain_time(r, now)))
+    else if (roomy != best && (roomy == NULL || roomy_finish > drain_time(r, tier, now)))
         return NULL;
     else
         best = roomy;
     if (best == NULL)
         return NULL;
     whole = mcd_rail_slice(&best->rail, now);
-    if (whole < *length)
-        *length = whole;
+    if (whole < w->length)
+        w->length = whole;
     return best;
 }
 
@@ -126,7 +166,7 @@ static void flush(struct mcd_engine *g, struct mcd_route *r, struct mcd_route_ra
     if (n == 0)
         return;
     rr->ngather = 0;
-    taken = r->o.ops->post(rr->link, rr->gather, n);
+    taken = rr->ops->post(rr->link, rr->gather, n);
     if (taken >= n)
         return;
     for (unsigned i = n; i-- > taken;) {
@@ -150,6 +190,13 @@ static void gather(struct mcd_engine *g, struct mcd_route *r, struct mcd_route_r
         mcs_count(&g->counters.moved_over, 1);
     }
     s->failed = false;
+    if (rr->tier != r->best) {
+        mcs_count(&g->counters.fallback_slices, 1);
+        mcs_count(&g->counters.fallback_bytes, s->s.length);
+        mcd_log_limited(MCD_LOG_WARNING,
+                        "engine %u, peer %s: %s carries what no faster rail can now", g->o.id,
+                        r->o.peer, rr->ops->name);
+    }
     s->rail = (uint8_t)index;
     s->posted = g->net->now;
     s->s.settled = true;
@@ -162,15 +209,31 @@ static void gather(struct mcd_engine *g, struct mcd_route *r, struct mcd_route_r
         flush(g, r, rr);
 }
 
-/* The first slice that is to be sent again, of the highest class; NULL: none can be. */
-static struct mcd_slice_list *again_list(struct mcd_route *r, bool hold)
+static bool is_strict(const struct mcd_task *t)
 {
-    for (unsigned c = 0; c < MCS_CLASS_COUNT; c++) {
-        if (r->again[c][0].head != NULL)
-            return &r->again[c][0];
-        if (!hold && r->again[c][1].head != NULL)
-            return &r->again[c][1];
-    }
+    return (t->desc.flags & MCS_DESC_STRICT) != 0;
+}
+
+/* Has it what it waits for: a description that was asked for, a rail that may carry it? */
+static bool may_go(const struct mcd_route *r, struct mcd_slice *s, uint64_t now)
+{
+    if (s->awaits && !mcd_remote_is_fresh(s))
+        return false;
+    s->awaits = false;
+    return mcd_route_tier(r, s->unfit, is_strict(s->task), now) != MCD_NO_TIER;
+}
+
+/* The first slice that is to be sent again, of the highest class; NULL: none can be. */
+static struct mcd_slice *again_slice(struct mcd_route *r, bool hold, uint64_t now)
+{
+    for (unsigned c = 0; c < MCS_CLASS_COUNT; c++)
+        for (unsigned w = 0; w < (hold ? 1u : 2u); w++) {
+            struct mcd_slice *s = r->again[c][w].head;
+
+            for (unsigned i = 0; s != NULL && i < LOOKS; i++, s = s->again_next)
+                if (may_go(r, s, now))
+                    return s;
+        }
     return NULL;
 }
 
@@ -184,15 +247,15 @@ bool mcd_schedule(struct mcd_engine *g, struct mcd_route *r)
         return false;
     if (hold)
         mcd_route_ask_kills(g, r);
+    r->hold_strict = mcd_route_tier(r, 0, true, now) == MCD_NO_TIER;
     r->shares.turn++;
     mcd_lanes_loosen(r);
     while (n < BURST) {
-        struct mcd_slice_list *again = again_list(r, hold);
+        struct mcd_slice *s = again_slice(r, hold, now);
         unsigned class = MCS_CLASS_COUNT;
         struct mcd_task *t = check == 0 ? NULL : next_task(g, r, hold, &check, &class);
         struct mcd_route_rail *rr;
-        struct mcd_slice *s = again == NULL ? NULL : again->head;
-        uint64_t length;
+        struct mcd_wish wish = {.avoid = -1, .node = -1};
 
         if (check == 0) { /* what was cut already goes on */
             mcd_route_dirty(g->net, r);
@@ -206,24 +269,30 @@ bool mcd_schedule(struct mcd_engine *g, struct mcd_route *r)
             s = NULL;
         }
         if (s != NULL) {
-            length = s->s.length;
-            rr = mcd_schedule_rail(r, &length, s->failed ? s->rail : -1, now);
+            wish.length = s->s.length;
+            wish.avoid = s->failed ? s->rail : -1;
+            wish.unfit = s->unfit;
+            wish.strict = is_strict(s->task);
+            wish.node = s->task->node;
+            rr = mcd_schedule_rail(r, &wish, now);
             if (rr == NULL)
                 break;
             r->passed = 0;
             class = s->class;
-            mcd_slice_list_remove(again, s);
+            mcd_slice_list_remove(&r->again[class][s->s.op != MCT_READ], s);
             r->waiting -= s->s.length;
             if (!mcd_remote_recut(g, s))
                 continue;
         } else {
             struct mcd_lane *l = t->lane;
 
-            length = mcd_remote_want(t);
-            rr = mcd_schedule_rail(r, &length, -1, now);
+            wish.length = mcd_remote_want(t);
+            wish.strict = is_strict(t);
+            wish.node = t->node;
+            rr = mcd_schedule_rail(r, &wish, now);
             if (rr == NULL)
                 break;
-            s = mcd_remote_cut(g, t, length);
+            s = mcd_remote_cut(g, t, wish.length);
             if (s == NULL)
                 continue;
             charge(g, l, class, s->s.length);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "segment.h"
+#include "registration.h"
 #include "shm/failpoint.h"
 
 #include <errno.h>
@@ -14,6 +15,36 @@ static struct mcd_snapshot empty_snapshot;
 static struct mcd_snapshot *snapshot_new(uint32_t room)
 {
     return calloc(1, sizeof(struct mcd_snapshot) + (size_t)room * sizeof(struct mcd_buffer));
+}
+
+void mcd_snapshot_free(struct mcd_snapshot *s)
+{
+    if (s == NULL)
+        return;
+    while (s->blocks != NULL) {
+        struct mcd_snapshot_block *b = s->blocks;
+
+        s->blocks = b->next;
+        free(b);
+    }
+    free(s);
+}
+
+static void drop_registration(struct mcd_segment *s, struct mcd_buffer *b)
+{
+    if (b->registration == NULL)
+        return;
+    b->registration->dropped = s->dropped;
+    s->dropped = b->registration;
+    b->registration = NULL;
+}
+
+struct mcd_registration *mcd_segment_dropped(struct mcd_segment *s)
+{
+    struct mcd_registration *list = s->dropped;
+
+    s->dropped = NULL;
+    return list;
 }
 
 static void swap(struct mcd_segment *s, struct mcd_snapshot *next, struct mcd_snapshot **old)
@@ -51,8 +82,56 @@ void mcd_segment_put(struct mcd_segment *s)
     if (s->gone != NULL)
         s->gone(s);
     if (s->snapshot != &empty_snapshot)
-        free(s->snapshot);
+        mcd_snapshot_free(s->snapshot);
     free(s);
+}
+
+/* As mcd_segment_may_add(); *at: where it goes, or where it is. */
+static int find_place(const struct mcd_segment *s, uint64_t address, uint64_t length,
+                      uint32_t access, uint32_t *at)
+{
+    const struct mcd_snapshot *now = s->snapshot;
+    const struct mcd_buffer *b;
+
+    *at = 0;
+    while (*at < now->count && now->buffers[*at].address + now->buffers[*at].length <= address)
+        ++*at;
+    b = &now->buffers[*at];
+    if (*at < now->count && b->address < address + length)
+        return b->address == address && b->length == length && b->access == access ? -EALREADY
+                                                                                   : -EEXIST;
+    return now->count >= MCD_BUFFERS_MAX ? -ENOSPC : 0;
+}
+
+int mcd_segment_may_add(const struct mcd_segment *s, const struct mcd_extent *e, uint64_t offset,
+                        uint64_t length, uint32_t access)
+{
+    uint32_t at;
+
+    return find_place(s, e->address + offset, length, access, &at);
+}
+
+/* The index of the buffer with just this range; as many as there are: none has it. */
+static uint32_t index_of(const struct mcd_snapshot *now, const struct mcd_extent *e,
+                         uint64_t offset, uint64_t length)
+{
+    const struct mcd_buffer *b = mcd_snapshot_find(now, e->address + offset, length);
+
+    return b != NULL && b->extent == e && b->offset == offset && b->length == length
+               ? (uint32_t)(b - now->buffers)
+               : now->count;
+}
+
+bool mcd_segment_attach(struct mcd_segment *s, const struct mcd_extent *e, uint64_t offset,
+                        uint64_t length, struct mcd_registration *r)
+{
+    struct mcd_snapshot *now = s->snapshot;
+    uint32_t i = index_of(now, e, offset, length);
+
+    if (i == now->count)
+        return false;
+    now->buffers[i].registration = r;
+    return true;
 }
 
 int mcd_segment_add(struct mcd_segment *s, struct mcd_extent *e, uint64_t offset, uint64_t length,
@@ -60,21 +139,16 @@ int mcd_segment_add(struct mcd_segment *s, struct mcd_extent *e, uint64_t offset
 {
     struct mcd_snapshot *now = s->snapshot, *next;
     uint64_t address = e->address + offset;
-    uint32_t at = 0;
+    uint32_t at;
+    int res = find_place(s, address, length, access, &at);
 
     *old = NULL;
-    while (at < now->count && now->buffers[at].address + now->buffers[at].length <= address)
-        at++;
-    if (at < now->count && now->buffers[at].address < address + length) {
-        struct mcd_buffer *b = &now->buffers[at];
-
-        if (b->address != address || b->length != length || b->access != access)
-            return -EEXIST;
-        b->count++; /* engines do not look at it */
+    if (res == -EALREADY) {
+        now->buffers[at].count++; /* engines do not look at it */
         return 0;
     }
-    if (now->count >= MCD_BUFFERS_MAX)
-        return -ENOSPC;
+    if (res != 0)
+        return res;
     next = MCS_FAIL(buffer_add) != 0 ? NULL : snapshot_new(now->count + 1);
     if (next == NULL)
         return -ENOMEM;
@@ -123,7 +197,29 @@ static void keep(struct mcd_snapshot *s, const struct mcd_buffer *b, uint64_t fr
     s->buffers[s->count].address = b->extent->address + from;
     s->buffers[s->count].offset = from;
     s->buffers[s->count].length = to - from;
+    s->buffers[s->count].registration = NULL; /* the buffer's reaches further */
     s->count++;
+}
+
+unsigned mcd_segment_pieces(const struct mcd_segment *s, const struct mcd_extent *e,
+                            uint64_t offset, uint64_t length, struct mcd_piece out[2])
+{
+    const struct mcd_snapshot *now = s->snapshot;
+    uint64_t end = offset + length;
+    unsigned n = 0;
+
+    for (uint32_t i = 0; i < now->count; i++) {
+        const struct mcd_buffer *b = &now->buffers[i];
+        uint64_t b_end = b->offset + b->length;
+
+        if (b->extent != e || b->offset >= end || offset >= b_end)
+            continue;
+        if (b->offset < offset)
+            out[n++] = (struct mcd_piece){b->offset, offset - b->offset, b->access};
+        if (end < b_end)
+            out[n++] = (struct mcd_piece){end, b_end - end, b->access};
+    }
+    return n;
 }
 
 int mcd_segment_cut(struct mcd_segment *s, const struct mcd_extent *e, uint64_t offset,
@@ -161,6 +257,12 @@ int mcd_segment_cut(struct mcd_segment *s, const struct mcd_extent *e, uint64_t 
         free(next);
         return -ENOMEM;
     }
+    for (uint32_t i = 0; i < now->count; i++) {
+        struct mcd_buffer *b = &now->buffers[i];
+
+        if (b->extent == e && b->offset < end && offset < b->offset + b->length)
+            drop_registration(s, b);
+    }
     swap(s, next, old);
     return 0;
 }
@@ -173,6 +275,8 @@ void mcd_segment_swap(struct mcd_segment *s, struct mcd_snapshot *next, struct m
 int mcd_segment_clear(struct mcd_segment *s, struct mcd_snapshot **old)
 {
     *old = NULL;
+    for (uint32_t i = 0; i < s->snapshot->count; i++)
+        drop_registration(s, &s->snapshot->buffers[i]);
     if (s->snapshot != &empty_snapshot)
         swap(s, &empty_snapshot, old);
     return 0;

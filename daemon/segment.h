@@ -26,11 +26,20 @@ struct mcd_buffer {
     uint32_t access;           /* MCS_ACCESS_* */
     uint32_t count;            /* times this very range was published */
     int32_t node;              /* NUMA node of the memory, -1 unknown */
-    /* At another agent: RDMA keys, in the snapshot's own memory; NULL: it has none. */
+    /* At another agent: RDMA keys, in the snapshot's blocks; NULL: it has none. */
     const struct mct_rdma_keys *keys;
+    /* Of this host, for the control thread: what peers' devices reach it by; NULL: none. */
+    struct mcd_registration *registration;
+};
+
+/* Memory that a description's keys lie in. */
+struct mcd_snapshot_block {
+    struct mcd_snapshot_block *next;
+    uint64_t bytes[];
 };
 
 struct mcd_snapshot {
+    struct mcd_snapshot_block *blocks;
     uint32_t count;
     struct mcd_buffer buffers[]; /* by rising address, none overlapping */
 };
@@ -46,6 +55,8 @@ struct mcd_segment {
         struct mcd_segment *s); /* called by the last put, before it is freed; may be NULL */
     uint64_t incarnation;
     uint64_t version;
+    struct mcd_registration
+        *dropped; /* of buffers that were taken out or cut: see mcd_segment_dropped() */
     uint32_t flags;
     bool named;
     char name[MCS_NAME_MAX];
@@ -74,12 +85,41 @@ static inline const struct mcd_buffer *mcd_snapshot_find(const struct mcd_snapsh
     return &s->buffers[low];
 }
 
+/* The RDMA keys of the buffer that holds the range and has the right; NULL: there are none. likely: a buffer of
+ * this snapshot, or the one before, to look at first; or NULL. Engine. */
+static inline const struct mct_rdma_keys *mcd_snapshot_keys(const struct mcd_snapshot *s,
+                                                            const struct mcd_buffer *likely,
+                                                            uint64_t address, uint64_t length,
+                                                            uint32_t right)
+{
+    const struct mcd_buffer *b = likely;
+
+    if (b == NULL || address < b->address || address - b->address > b->length ||
+        length > b->length - (address - b->address))
+        b = mcd_snapshot_find(s, address, length);
+    return b != NULL && (b->access & right) != 0 ? b->keys : NULL;
+}
+
 /* A segment without name and buffers; NULL when memory is out. One reference. */
 struct mcd_segment *mcd_segment_create(struct mcd_session *owner, uint64_t tenant,
                                        uint64_t incarnation);
 struct mcd_segment *mcd_segment_get(struct mcd_segment *s);
 /* The last put frees it; engines must not find it any more. */
 void mcd_segment_put(struct mcd_segment *s);
+
+/* With its blocks; NULL is none. */
+void mcd_snapshot_free(struct mcd_snapshot *s);
+
+/* What mcd_segment_add() would say: 0; -EALREADY: this very buffer is there, and would be counted once more;
+ * -EEXIST; -ENOSPC. */
+int mcd_segment_may_add(const struct mcd_segment *s, const struct mcd_extent *e, uint64_t offset,
+                        uint64_t length, uint32_t access);
+/* The registration is that of the buffer with just this range from now on. False: there is no such buffer. */
+bool mcd_segment_attach(struct mcd_segment *s, const struct mcd_extent *e, uint64_t offset,
+                        uint64_t length, struct mcd_registration *r);
+/* Takes the registrations of buffers that are not there any more, a list by `dropped`. They are the caller's, to drop after
+ * the grace period and when the engines are quiet. */
+struct mcd_registration *mcd_segment_dropped(struct mcd_segment *s);
 
 /*
  * Each of these makes the next snapshot. *old is then the caller's to free after a grace
@@ -92,7 +132,15 @@ int mcd_segment_add(struct mcd_segment *s, struct mcd_extent *e, uint64_t offset
 /* 0; -ENOENT: no such buffer. */
 int mcd_segment_remove(struct mcd_segment *s, const struct mcd_extent *e, uint64_t offset,
                        uint64_t length, struct mcd_snapshot **old);
-/* Takes a range of an extent out of all buffers; they keep what lies beside it. -ENOMEM, also
+/* What lies beside the range [offset, offset + length) of an extent in the buffers that it cuts: at most a head of
+ * the first and a tail of the last. */
+struct mcd_piece {
+    uint64_t offset, length; /* in the extent */
+    uint32_t access;
+};
+unsigned mcd_segment_pieces(const struct mcd_segment *s, const struct mcd_extent *e,
+                            uint64_t offset, uint64_t length, struct mcd_piece out[2]);
+/* Takes a range of an extent out of all buffers; they keep what lies beside it, without registrations. -ENOMEM, also
  * when so many pieces would be left as no honest client makes. */
 int mcd_segment_cut(struct mcd_segment *s, const struct mcd_extent *e, uint64_t offset,
                     uint64_t length, struct mcd_snapshot **old);

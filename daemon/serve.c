@@ -10,6 +10,7 @@
 
 #include "log.h"
 #include "net.h"
+#include "remote_task.h"
 #include "session.h"
 #include "shm/failpoint.h"
 #include "task.h"
@@ -69,15 +70,13 @@ uint16_t mcd_serve_resolve(void *context, void *visitor, const struct mct_reques
     return status;
 }
 
-#define NOTICE_AGAIN (UINT64_C(1) << 63) /* as in remote.c */
-
 /* Has a notification that is sent again arrived before? Its answer was lost with its connection. */
 static bool seen_before(const struct mcd_visitor *v, uint64_t notice)
 {
-    if ((notice & NOTICE_AGAIN) == 0)
+    if ((notice & MCD_NOTICE_AGAIN) == 0)
         return false;
     for (unsigned i = 0; i < MCD_NOTICES; i++)
-        if (v->notices[i] == (notice & ~NOTICE_AGAIN))
+        if (v->notices[i] == (notice & ~MCD_NOTICE_AGAIN))
             return true;
     return false;
 }
@@ -111,7 +110,7 @@ uint16_t mcd_serve_notify(void *context, void *visitor, const struct mct_request
         if (res != 0)
             status = res == -ECONNRESET ? MCS_AGENT_RESTARTED : MCS_REVOKED;
         else
-            v->notices[v->next_notice++ % MCD_NOTICES] = r->address & ~NOTICE_AGAIN;
+            v->notices[v->next_notice++ % MCD_NOTICES] = r->address & ~MCD_NOTICE_AGAIN;
     }
     if (status != MCS_OK)
         mcs_count(&g->counters.served_refused[status], 1);

@@ -528,8 +528,14 @@ static bool queues_left(const struct mcd_session *s)
 
 static void free_session(struct mcd_session *s)
 {
+    struct mcd_registration *r = mcd_segment_dropped(s->segment), *next;
     struct mcd_agent *a = s->agent;
 
+    /* Nobody waits for the devices: the extents are there until these are gone. */
+    for (; r != NULL; r = next) {
+        next = r->dropped;
+        mcd_registration_drop(r, NULL, NULL);
+    }
     unwatch_doorbell(s);
     free(s->op.old);
     mcd_limbo_free(s);

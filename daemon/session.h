@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include "engine.h"
+#include "segment.h"
 #include "shm/inbox.h"
 #include "shm/message.h"
 #include "worker.h"
@@ -20,6 +21,7 @@ struct mcd_limbo;
 struct mcd_mooncake_opening;
 struct mcd_opening;
 struct mcd_quieting;
+struct mcd_registration;
 
 /* Handles are index | salt << 12, so that a stale or foreign one is told from a good one. */
 #define MCD_TABLE_SIZE 4096u
@@ -51,7 +53,15 @@ struct mcd_operation {
     struct mcd_snapshot *old;  /* to be freed after the grace period */
     struct mcd_extent *extent; /* whose reach is being taken away, or which is to be freed */
     uint64_t offset, length;
+    uint32_t access;
     bool last; /* the extent goes too */
+    /* handlers_registration.c */
+    void (*then)(struct mcd_session *s); /* after registrations were made, or are gone */
+    unsigned registering, deregistering; /* that are waited for */
+    int registration_res;                /* of the first that failed; why is in `text` */
+    struct mcd_registration *fresh[2];   /* for a new buffer, or the pieces of cut ones */
+    struct mcd_piece pieces[2];
+    unsigned npieces;
     struct mcd_open *open;
     uint32_t handle; /* of a segment that comes back, whose `incarnation` must be this; 0: none */
     uint64_t incarnation;

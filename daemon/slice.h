@@ -27,6 +27,10 @@ struct mcd_slice {
     uint8_t rail;       /* last */
     uint8_t damaged_on; /* rail + 1 */
     uint8_t damages;
+    uint8_t denied;  /* times that a peer's device refused key or range */
+    uint32_t unfit;  /* rails, a bit each, with whose devices an end of it is not registered */
+    uint32_t wanted; /* of the description that it awaits */
+    bool awaits;
     bool out;    /* the transport has it, */
     bool back;   /* or has given it back, and that was not looked at yet */
     bool failed; /* on its last rail */

@@ -237,13 +237,22 @@ static void setup_begin(struct mcd_way *w, unsigned rail, const ProtobufCBinaryD
 
 static void add_rail(struct mcd_way *w, const char *local, const char *peer)
 {
+    const struct mcd_config *config = &w->peer->cluster->agent->config;
+    struct mcd_rail_options o = {
+        .ops = &mct_tcp_ops,
+        .peer = peer,
+        .tier = 1,
+        .node = -1,
+        .slice = config->tcp_slice,
+        .window = config->tcp_window,
+    };
     struct way_rail *r;
 
     for (unsigned i = 0; i < w->nrails; i++)
         if (strcmp(w->rails[i].local, local) == 0 && strcmp(w->rails[i].peer, peer) == 0)
             return;
-    if (w->nrails == MCD_RAILS_MAX ||
-        mcd_route_rail(w->route, local[0] != '\0' ? local : "any", peer, 0) != (int)w->nrails)
+    o.local = local[0] != '\0' ? local : "any";
+    if (w->nrails == MCD_RAILS_MAX || mcd_route_rail(w->route, &o) != (int)w->nrails)
         return;
     r = &w->rails[w->nrails++];
     snprintf(r->local, sizeof(r->local), "%s", local);
@@ -461,9 +470,7 @@ int mcd_ways_create(struct mcd_peer *p)
         struct mcd_way *w = &p->ways[i];
         struct mcd_route_options o = {
             .engine = a->engines[i],
-            .ops = &mct_tcp_ops,
             .slice = a->config.tcp_slice,
-            .window = a->config.tcp_window,
             .down_ns = a->config.down_ms * MS,
             .peer = p->address,
         };

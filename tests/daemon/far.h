@@ -46,20 +46,28 @@ static inline struct mcd_route *far_route(struct mcd_engine *g, unsigned rails, 
 {
     struct mcd_route_options o = {
         .engine = g,
-        .ops = &fake_ops,
         .id = 1,
         .slice = slice,
-        .window = 8 << 20,
         .down_ns = 50000000,
         .peer = "peer",
+    };
+    struct mcd_rail_options rail = {
+        .ops = &fake_ops,
+        .peer = "203.0.113.1:1",
+        .node = -1,
+        .slice = slice,
+        .window = 8 << 20,
     };
     struct mcd_route *r;
     char local[32];
 
+    rail.local = local;
+
     cr_assert_eq(mcd_route_create(&o, &r), 0);
     for (unsigned i = 0; i < rails; i++) {
         snprintf(local, sizeof(local), "198.51.100.%u", i + 1);
-        cr_assert_eq(mcd_route_rail(r, local, "203.0.113.1:1", i), (int)i);
+        rail.rank = i;
+        cr_assert_eq(mcd_route_rail(r, &rail), (int)i);
     }
     fix_call(g, mcd_route_attach, r);
     return r;

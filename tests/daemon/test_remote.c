@@ -359,7 +359,7 @@ Test(remote, without_kill_a_lost_write_fails_and_says_so)
     far_init(&x, 1);
     no_kill = fake_ops;
     no_kill.capabilities &= ~MCT_CAP_KILL;
-    x.route->o.ops = &no_kill;
+    x.route->rails[0].ops = &no_kill;
     far_link(&x, 0)->rate = 0.001;
     d = far_desc(&x, MCS_OP_WRITE, 0, 0, 0, 64 << 10);
     fix_push(&x.f, &d);
@@ -369,7 +369,7 @@ Test(remote, without_kill_a_lost_write_fails_and_says_so)
     cr_assert_eq(fix_state(s), MCS_STATE_FAILED);
     cr_assert_eq(fix_error(s), MCS_RAIL);
     cr_assert(!far_settled(s));
-    x.route->o.ops = &fake_ops;
+    x.route->rails[0].ops = &fake_ops;
     far_fini(&x);
 }
 

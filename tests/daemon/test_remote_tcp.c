@@ -95,12 +95,14 @@ static void start(unsigned rails, bool threads)
     static const struct mct_ops *const nets[] = {&mct_tcp_ops};
     struct mcd_engine_options o = {
         .nets = nets, .nnets = 1, .network = true, .checksum = true, .zero_copy_min = UINT64_MAX};
-    struct mcd_route_options ro = {.ops = &mct_tcp_ops,
-                                   .id = 1,
-                                   .slice = 256 << 10,
-                                   .window = 8 << 20,
-                                   .down_ns = 2000000000,
-                                   .peer = "there"};
+    struct mcd_route_options ro = {
+        .id = 1, .slice = 256 << 10, .down_ns = 2000000000, .peer = "there"};
+    struct mcd_rail_options rail = {.ops = &mct_tcp_ops,
+                                    .local = "127.0.0.1",
+                                    .peer = "127.0.0.1",
+                                    .node = -1,
+                                    .slice = 256 << 10,
+                                    .window = 8 << 20};
     struct mcd_snapshot *s;
 
     memset(&x, 0, sizeof(x));
@@ -119,7 +121,7 @@ static void start(unsigned rails, bool threads)
     ro.engine = x.here.engine;
     cr_assert_eq(mcd_route_create(&ro, &x.route), 0);
     for (unsigned i = 0; i < rails; i++)
-        cr_assert_eq(mcd_route_rail(x.route, "127.0.0.1", "127.0.0.1", 0), (int)i);
+        cr_assert_eq(mcd_route_rail(x.route, &rail), (int)i);
     call(x.here.engine, mcd_route_attach, x.route);
     x.segment = mcd_segment_create(NULL, 0, 77);
     x.remote = (struct mcd_remote){.routes = {x.route}, .incarnation = 77, .export_index = 3};

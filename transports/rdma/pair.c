@@ -118,8 +118,7 @@ static void wake(const struct mct_rdma_nic_port *port)
     mct_rdma_kick(port->wake_fd);
 }
 
-/* What a destructor said. The kernel refuses with EIO once a device is unplugged: its driver has stopped it by then, and
- * nothing is left of its objects. */
+/* What a destructor said; a device that was unplugged has nothing left of its objects. */
 static bool is_gone(const struct mct_rdma_device *d, int res)
 {
     return res == 0 || (d->dead && (res == EIO || res == ENODEV || res == ENXIO));
@@ -184,6 +183,9 @@ static int create_port(struct mct_rdma_device *d, struct mct *instance,
     p->srq_depth = least(MCT_RDMA_SRQ_DEPTH, limits->max_srq_wr);
     /* every message received takes an entry, too, and a peer may send as many as there are buffers */
     p->srq_depth = least(p->srq_depth, limits->max_cqe / 2);
+    if (p->srq_depth >
+        limits->max_mr_size / (2 * MCT_RDMA_MESSAGE)) /* the slab is one registration */
+        p->srq_depth = (uint32_t)(limits->max_mr_size / (2 * MCT_RDMA_MESSAGE));
     entries = least((uint64_t)o->cq_depth + p->srq_depth, limits->max_cqe);
     p->cq_depth = entries - p->srq_depth;
 

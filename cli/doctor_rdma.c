@@ -1,0 +1,501 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * RDMA on this host: what the kernel has, whether the agent may use it, which GID is chosen, and what the agent makes of
+ * it. Reads sysfs and /dev only: what takes verbs to find out comes from the agent.
+ */
+#include <errno.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <grp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "doctor.h"
+#include "table.h"
+#include "transports/rdma/sysfs.h"
+
+#define MELLANOX 0x15b3u
+#define CLASS_INFINIBAND 0x0207u
+#define CAP_IPC_LOCK_BIT 14u
+#define MTU_MAX 4096u
+#define MTU_OVERHEAD 96u /* what the kernel takes off an interface's MTU (iboe_get_mtu) */
+#define NETDEV_MTU 4200u /* of an interface, as makers say it, for packets of 4096 bytes */
+
+/* How bad it is when a device cannot be used. */
+static enum severity harm(const struct doctor *d)
+{
+    return strcmp(doctor_setting(d, "rdma.enable"), "require") == 0 ? DOCTOR_BAD : DOCTOR_WARN;
+}
+
+static const char *sys_of(const struct doctor *d, char *out, size_t size)
+{
+    snprintf(out, size, "%s/sys", d->root);
+    return out;
+}
+
+/* Is the port, "mlx5_0/1", on a list of names and patterns, parted by commas or blanks? */
+static bool listed(const char *list, const char *device, const char *port)
+{
+    char copy[256], *rest = copy, *word;
+
+    snprintf(copy, sizeof(copy), "%s", list);
+    while ((word = strsep(&rest, ", \t")) != NULL)
+        if (word[0] != '\0' && (fnmatch(word, device, 0) == 0 || fnmatch(word, port, 0) == 0))
+            return true;
+    return false;
+}
+
+/* NULL, or the setting that keeps the agent from using the port. */
+static const char *left_out(const struct doctor *d, const char *device, unsigned port)
+{
+    const char *devices = doctor_setting(d, "rdma.devices");
+    char name[MCT_SYSFS_NAME_MAX + 8];
+
+    snprintf(name, sizeof(name), "%s/%u", device, port);
+    if (strcmp(doctor_setting(d, "rdma.enable"), "off") == 0)
+        return "enable = off";
+    if (listed(doctor_setting(d, "rdma.deny"), device, name))
+        return "deny";
+    if (devices[0] != '\0' && strcmp(devices, "auto") != 0 && !listed(devices, device, name))
+        return "devices";
+    return NULL;
+}
+
+/* ---- kernel ------------------------------------------------------------------------- */
+
+/* PCI functions that would have an RDMA device with their driver loaded. */
+static unsigned bare_cards(const struct doctor *d, char *list, size_t size)
+{
+    char sys[512], path[600], link[700];
+    size_t used = 0;
+    unsigned n = 0;
+    struct dirent *e;
+    DIR *dir;
+
+    list[0] = '\0';
+    snprintf(path, sizeof(path), "%s/bus/pci/devices", sys_of(d, sys, sizeof(sys)));
+    dir = opendir(path);
+    while (dir != NULL && (e = readdir(dir)) != NULL) {
+        char text[32];
+        unsigned long vendor, class;
+
+        if (!mct_sysfs_is_name(e->d_name))
+            continue;
+        doctor_read(d, text, sizeof(text), "/sys/bus/pci/devices/%.32s/vendor", e->d_name);
+        vendor = strtoul(text, NULL, 16);
+        doctor_read(d, text, sizeof(text), "/sys/bus/pci/devices/%.32s/class", e->d_name);
+        class = strtoul(text, NULL, 16) >> 8;
+        if (class != CLASS_INFINIBAND && (vendor != MELLANOX || class >> 8 != 2))
+            continue;
+        snprintf(link, sizeof(link), "%s/%.32s/infiniband", path, e->d_name);
+        if (access(link, F_OK) == 0)
+            continue;
+        n++;
+        if (used < size)
+            used += (size_t)snprintf(list + used, size - used, " %.32s", e->d_name);
+    }
+    if (dir != NULL)
+        closedir(dir);
+    return n;
+}
+
+void doctor_check_rdma_kernel(struct doctor *d)
+{
+    char sys[512], names[1][MCT_SYSFS_NAME_MAX], path[600], list[200];
+    size_t devices = mct_sysfs_devices(sys_of(d, sys, sizeof(sys)), names, 1);
+    unsigned bare = bare_cards(d, list, sizeof(list));
+
+    if (bare != 0)
+        doctor_say(d, harm(d),
+                   "modprobe mlx5_ib (mlx4_ib with ConnectX-3), then start the agent anew",
+                   "%u PCI function%s that can do RDMA %s no RDMA device:%s", bare,
+                   bare == 1 ? "" : "s", bare == 1 ? "has" : "have", list);
+    snprintf(path, sizeof(path), "%s/class/infiniband_verbs", sys);
+    if (devices == 0) {
+        doctor_say(d, harm(d) == DOCTOR_BAD ? DOCTOR_BAD : DOCTOR_NOTE,
+                   harm(d) == DOCTOR_BAD ? "[rdma] enable = auto goes on without" : NULL,
+                   "the kernel shows no RDMA device: transfers between hosts go over TCP");
+    } else if (access(path, F_OK) != 0) {
+        doctor_say(d, harm(d), "modprobe ib_uverbs",
+                   "there are RDMA devices, but programs cannot reach them: the kernel module "
+                   "ib_uverbs is not loaded");
+    } else {
+        doctor_say(d, DOCTOR_OK, NULL, "programs can reach RDMA devices (ib_uverbs)");
+    }
+}
+
+/* ---- may the agent open it? ----------------------------------------------------------- */
+
+struct user { /* who opens the device */
+    unsigned uid, gid;
+    char groups[1024]; /* numbers, each with a blank before and after */
+    uint64_t capabilities;
+    const char *whose;
+};
+
+static bool read_user(const struct doctor *d, struct user *u)
+{
+    char path[64], text[1024];
+
+    snprintf(path, sizeof(path), d->agent_pid != 0 ? "/proc/%u/status" : "/proc/self/status",
+             d->agent_pid);
+    u->whose = d->agent_pid != 0 ? "the agent" : "this user";
+    /* real, effective, ... */
+    if (!doctor_read_field(d, path, "Uid", text, sizeof(text)) ||
+        sscanf(text, "%*u %u", &u->uid) != 1 ||
+        !doctor_read_field(d, path, "Gid", text, sizeof(text)) ||
+        sscanf(text, "%*u %u", &u->gid) != 1)
+        return false;
+    doctor_read_field(d, path, "Groups", text, sizeof(text) - 2);
+    snprintf(u->groups, sizeof(u->groups), " %.1000s ", text);
+    u->capabilities =
+        doctor_read_field(d, path, "CapEff", text, sizeof(text)) ? strtoull(text, NULL, 16) : 0;
+    return true;
+}
+
+static bool may_open(const struct user *u, const struct stat *st)
+{
+    char group[16];
+
+    snprintf(group, sizeof(group), " %u ", st->st_gid);
+    if (u->uid == 0)
+        return true;
+    if (u->uid == st->st_uid)
+        return (st->st_mode & 0600) == 0600;
+    if (u->gid == st->st_gid || strstr(u->groups, group) != NULL)
+        return (st->st_mode & 0060) == 0060;
+    return (st->st_mode & 0006) == 0006;
+}
+
+static void check_file(struct doctor *d, const struct mct_sysfs_device *dev)
+{
+    char path[600], remedy[400];
+    const struct group *g;
+    struct user u;
+    struct stat st;
+    int fd = -1;
+
+    if (dev->uverbs[0] == '\0')
+        return; /* the kernel's check tells of it */
+    snprintf(path, sizeof(path), "%s/dev/infiniband/%s", d->root, dev->uverbs);
+    if (stat(path, &st) != 0) {
+        doctor_say(d, harm(d),
+                   "in a container pass it (--device /dev/infiniband, docs/rdma.md); on a host "
+                   "udevadm trigger makes it",
+                   "%s: its file %s: %s", dev->name, path, strerror(errno));
+        return;
+    }
+    g = getgrgid(st.st_gid);
+    if (!read_user(d, &u)) {
+        doctor_say(d, DOCTOR_NOTE, NULL, "%s: who opens %s is not known", dev->name, path);
+        return;
+    }
+    if (!may_open(&u, &st)) {
+        snprintf(remedy, sizeof(remedy),
+                 "chmod 0666 %.200s by a udev rule, or usermod -aG %.64s for the agent's user",
+                 path, g != NULL ? g->gr_name : "GROUP");
+        doctor_say(d, harm(d), remedy, "%s: %s (uid %u) may not open %s: mode %04o of %u:%.64s",
+                   dev->name, u.whose, u.uid, path, st.st_mode & 07777, st.st_uid,
+                   g != NULL ? g->gr_name : "?");
+        return;
+    }
+    /* What bits do not tell: a container's rules for devices, a device that has gone. */
+    if (d->agent_pid == 0 && (fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK)) < 0) {
+        doctor_say(d, harm(d),
+                   "in a container pass it (--device /dev/infiniband, docs/rdma.md), else look at "
+                   "dmesg",
+                   "%s: %s cannot be opened although its mode allows it: %s", dev->name, path,
+                   strerror(errno));
+        return;
+    }
+    if (fd >= 0)
+        close(fd);
+    doctor_say(d, DOCTOR_OK, NULL, "%s: %s may open %s", dev->name, u.whose, path);
+}
+
+/* ---- devices and ports ----------------------------------------------------------------- */
+
+static void describe_device(struct doctor *d, const struct mct_sysfs_device *dev)
+{
+    char text[400], type[32];
+    size_t n = 0;
+
+    text[0] = '\0';
+#define ADD(...)                                                                                   \
+    do {                                                                                           \
+        if (n < sizeof(text))                                                                      \
+            n += (size_t)snprintf(text + n, sizeof(text) - n, __VA_ARGS__);                        \
+    } while (0)
+    if (dev->netdev[0] != '\0')
+        ADD(", software on %s", dev->netdev);
+    if (dev->pci[0] != '\0')
+        ADD(", PCI %s", dev->pci);
+    if (dev->node >= 0)
+        ADD(", NUMA node %d", dev->node);
+    if (dev->board[0] != '\0')
+        ADD(", board %s", dev->board);
+    if (dev->firmware[0] != '\0')
+        ADD(", firmware %s", dev->firmware);
+#undef ADD
+    doctor_read(d, type, sizeof(type), "/sys/class/infiniband/%s/node_type", dev->name);
+    if (type[0] != '\0' && strncmp(type, "1:", 2) != 0)
+        doctor_say(d, DOCTOR_NOTE, NULL,
+                   "%s is no InfiniBand or RoCE device (%s) and is not used%s", dev->name, type,
+                   text);
+    else
+        doctor_say(d, DOCTOR_OK, NULL, "%s, %u port%s%s", dev->name, dev->nports,
+                   dev->nports == 1 ? "" : "s", text);
+}
+
+static unsigned packet(unsigned netdev_mtu)
+{
+    unsigned mtu = MTU_MAX;
+
+    while (mtu > 128 && mtu + MTU_OVERHEAD > netdev_mtu)
+        mtu >>= 1;
+    return mtu >= 256 ? mtu : 0;
+}
+
+static void check_mtu(struct doctor *d, const char *name, const struct mct_sysfs_port *p)
+{
+    char remedy[160];
+    unsigned mtu = packet(p->netdev_mtu);
+
+    if (p->infiniband || p->netdev_mtu == 0)
+        return;
+    if (mtu == MTU_MAX) {
+        doctor_say(d, DOCTOR_OK, NULL, "%s: MTU %u of %s carries packets of %u bytes", name,
+                   p->netdev_mtu, p->netdev, MTU_MAX);
+        return;
+    }
+    snprintf(remedy, sizeof(remedy),
+             "ip link set %s mtu %u (or 9000), at the peers and switches, too", p->netdev,
+             NETDEV_MTU);
+    doctor_say(d, mtu == 0 ? harm(d) : DOCTOR_NOTE, remedy,
+               "%s: MTU %u of %s carries packets of %u bytes, not of %u", name, p->netdev_mtu,
+               p->netdev, mtu, MTU_MAX);
+}
+
+static void check_gid(struct doctor *d, const struct mct_sysfs_device *dev, unsigned port,
+                      const char *name, const struct mct_sysfs_port *p)
+{
+    const char *index = doctor_setting(d, "rdma.gid_index");
+    int wanted = index[0] >= '0' && index[0] <= '9' ? (int)strtoul(index, NULL, 10) : -1;
+    struct mct_gid_choice c;
+    char sys[512];
+
+    if (mct_sysfs_choose_gid(sys_of(d, sys, sizeof(sys)), dev->name, port, p->infiniband, wanted,
+                             &c) != 0)
+        doctor_say(d, harm(d), "see docs/rdma.md, GIDs", "%s: %s", name, c.why);
+    else if (!p->infiniband && c.type == MCT_GID_ROCE_V1)
+        doctor_say(d, DOCTOR_WARN,
+                   "give the interface an address; RoCE v1 does not cross routers, and peers must "
+                   "have it, too",
+                   "%s: %s", name, c.why);
+    else if (!p->infiniband && c.prefix == 0)
+        doctor_say(d, DOCTOR_NOTE, NULL, "%s: %s; its network is not known", name, c.why);
+    else
+        doctor_say(d, DOCTOR_OK, NULL, "%s: %s", name, c.why);
+}
+
+static void check_port(struct doctor *d, const struct mct_sysfs_device *dev, unsigned port)
+{
+    const char *setting = left_out(d, dev->name, port);
+    char name[MCT_SYSFS_NAME_MAX + 8], sys[512], interface[80] = "", rate[48] = "", remedy[200];
+    struct mct_sysfs_port p;
+    bool active;
+
+    snprintf(name, sizeof(name), "%s/%u", dev->name, port);
+    if (mct_sysfs_port(sys_of(d, sys, sizeof(sys)), dev->name, port, &p) != 0) {
+        doctor_say(d, DOCTOR_NOTE, NULL, "%s: its state cannot be read", name);
+        return;
+    }
+    if (p.netdev[0] != '\0')
+        snprintf(interface, sizeof(interface), ", interface %s (%s)", p.netdev,
+                 p.netdev_state[0] != '\0' ? p.netdev_state : "state unknown");
+    if (p.rate != 0)
+        snprintf(rate, sizeof(rate), ", %g Gb/s", (double)p.rate / 1e9);
+    active = strcmp(p.state, "ACTIVE") == 0;
+    if (p.infiniband)
+        snprintf(remedy, sizeof(remedy), "look at cable and switch, and at the subnet manager");
+    else
+        snprintf(remedy, sizeof(remedy), "ip link set %s up; look at cable and switch",
+                 p.netdev[0] != '\0' ? p.netdev : "INTERFACE");
+    doctor_say(d, active || setting != NULL ? DOCTOR_OK : harm(d),
+               active || setting != NULL ? NULL : remedy, "%s: %s%s%s, %s%s%s", name, p.state,
+               p.phys_state[0] != '\0' ? ", " : "", p.phys_state,
+               p.infiniband ? "InfiniBand" : "Ethernet", rate, interface);
+    if (setting != NULL) {
+        doctor_say(d, DOCTOR_NOTE, NULL, "%s: not used, [rdma] %s leaves it out", name, setting);
+        return;
+    }
+    check_mtu(d, name, &p);
+    check_gid(d, dev, port, name, &p);
+}
+
+/* Calls for each device that sysfs shows. */
+static void each(struct doctor *d,
+                 void (*call)(struct doctor *d, const struct mct_sysfs_device *dev))
+{
+    char sys[512], names[MCT_SYSFS_DEVICES_MAX][MCT_SYSFS_NAME_MAX];
+    size_t n = mct_sysfs_devices(sys_of(d, sys, sizeof(sys)), names, MCT_SYSFS_DEVICES_MAX);
+    struct mct_sysfs_device dev;
+
+    for (size_t i = 0; i < n; i++)
+        if (mct_sysfs_device(sys, names[i], &dev) == 0)
+            call(d, &dev);
+}
+
+static void check_device(struct doctor *d, const struct mct_sysfs_device *dev)
+{
+    describe_device(d, dev);
+    check_file(d, dev);
+}
+
+static void check_ports(struct doctor *d, const struct mct_sysfs_device *dev)
+{
+    for (unsigned i = 0; i < dev->nports; i++)
+        check_port(d, dev, dev->ports[i]);
+}
+
+void doctor_check_rdma_devices(struct doctor *d)
+{
+    each(d, check_device);
+}
+
+void doctor_check_rdma_ports(struct doctor *d)
+{
+    each(d, check_ports);
+}
+
+/* ---- locked memory ---------------------------------------------------------------------- */
+
+void doctor_check_rdma_memlock(struct doctor *d)
+{
+    char sys[512], names[MCT_SYSFS_DEVICES_MAX][MCT_SYSFS_NAME_MAX], text[32], want_text[32];
+    size_t n = mct_sysfs_devices(sys_of(d, sys, sizeof(sys)), names, MCT_SYSFS_DEVICES_MAX);
+    uint64_t pool = doctor_setting_number(d, "pool.size", UINT64_C(1) << 30), want, limit;
+    struct user u = {.uid = 0};
+    const char *whose;
+
+    if (n == 0)
+        return;
+    want = pool > UINT64_MAX / n ? UINT64_MAX : pool * n;
+    if (!doctor_read_limit(d, "Max locked memory", false, &limit, &whose)) {
+        doctor_say(d, DOCTOR_NOTE, NULL, "/proc/self/limits cannot be read");
+        return;
+    }
+    doctor_size(limit, text, sizeof(text));
+    doctor_size(want, want_text, sizeof(want_text));
+    if (read_user(d, &u) && (u.capabilities >> CAP_IPC_LOCK_BIT & 1) != 0)
+        doctor_say(d, DOCTOR_OK, NULL, "%s has CAP_IPC_LOCK: its limit of %s does not count",
+                   u.whose, text);
+    else if (limit < want)
+        doctor_say(d, harm(d),
+                   "LimitMEMLOCK=infinity in the agent's unit, ulimit -l unlimited before it, or "
+                   "CAP_IPC_LOCK; in containers --ulimit memlock=-1",
+                   "%s limit is %s; registering a whole pool with %zu device%s locks %s, and "
+                   "published memory as much again",
+                   whose, text, n, n == 1 ? "" : "s", want_text);
+    else
+        doctor_say(d, DOCTOR_OK, NULL, "%s limit is %s; the pool takes %s", whose, text, want_text);
+}
+
+/* ---- the agent --------------------------------------------------------------------------- */
+
+static const char *text_of(const cJSON *o, const char *key)
+{
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, key);
+
+    return cJSON_IsString(v) ? v->valuestring : "";
+}
+
+static void say_nic(struct doctor *d, const cJSON *o)
+{
+    bool up = strcmp(text_of(o, "state"), "up") == 0;
+    const cJSON *memory = cJSON_GetObjectItemCaseSensitive(o, "memory");
+    const cJSON *failed = cJSON_GetObjectItemCaseSensitive(o, "registrations_failed");
+    char bytes[32];
+
+    doctor_size(table_number(memory), bytes, sizeof(bytes));
+    doctor_say(d, up ? DOCTOR_OK : harm(d), up ? NULL : "the ports above, and the agent's log",
+               "the agent has %s %s: %s; MTU %llu, %s registered, %llu queue pairs, %llu faults",
+               text_of(o, "name"), text_of(o, "state"), text_of(o, "why"),
+               (unsigned long long)table_number(cJSON_GetObjectItemCaseSensitive(o, "mtu")), bytes,
+               (unsigned long long)table_number(cJSON_GetObjectItemCaseSensitive(o, "pairs")),
+               (unsigned long long)table_number(cJSON_GetObjectItemCaseSensitive(o, "faults")));
+    if (table_number(failed) != 0)
+        doctor_say(d, DOCTOR_WARN, "see locked memory above, and the agent's log",
+                   "%llu registrations of memory with %s have failed",
+                   (unsigned long long)table_number(failed), text_of(o, "name"));
+}
+
+/* Is the device one of those that the agent has? */
+static bool has_device(const cJSON *nics, const char *device)
+{
+    size_t n = strlen(device);
+    const cJSON *o;
+
+    cJSON_ArrayForEach(o, nics)
+    {
+        const char *name = text_of(o, "name");
+
+        if (strncmp(name, device, n) == 0 && name[n] == '/')
+            return true;
+    }
+    return false;
+}
+
+void doctor_check_rdma_nics(struct doctor *d, const cJSON *answer)
+{
+    const cJSON *nics = cJSON_GetObjectItemCaseSensitive(answer, "nics"), *o;
+    char sys[512], names[MCT_SYSFS_DEVICES_MAX][MCT_SYSFS_NAME_MAX];
+    size_t n = mct_sysfs_devices(sys_of(d, sys, sizeof(sys)), names, MCT_SYSFS_DEVICES_MAX);
+
+    if (!cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(answer, "used")))
+        doctor_say(d, n == 0 ? DOCTOR_OK : DOCTOR_NOTE,
+                   n == 0 || strcmp(text_of(answer, "enable"), "off") == 0
+                       ? NULL
+                       : "RDMA takes [peer] listen; a device that came after the agent's start "
+                         "takes a restart",
+                   "the agent uses no RDMA device ([rdma] enable = %s)", text_of(answer, "enable"));
+    cJSON_ArrayForEach(o, nics)
+    {
+        say_nic(d, o);
+    }
+    for (size_t i = 0; i < n && cJSON_GetArraySize(nics) != 0; i++)
+        if (!has_device(nics, names[i]) && left_out(d, names[i], 1) == NULL)
+            doctor_say(d, DOCTOR_WARN, "restart the agent",
+                       "the agent does not know %s, which has come later", names[i]);
+}
+
+void doctor_check_rdma_agent(struct doctor *d)
+{
+    mcshm_options o;
+    mcshm *c = NULL;
+    char *text = NULL;
+    cJSON *answer = NULL;
+    mcshm_status status;
+
+    if (d->agent_pid == 0)
+        return;
+    mcshm_options_init(&o);
+    o.socket_path = d->socket;
+    o.name = "mcshm";
+    o.reconnect_ms = 0; /* nothing to come back for */
+    status = mcshm_connect(&o, &c);
+    if (status == MCSHM_OK)
+        status = mcshm_query(c, MCSHM_QUERY_NICS, &text);
+    if (status != MCSHM_OK)
+        doctor_say(d, DOCTOR_NOTE, NULL, "the agent cannot be asked for its devices: %s",
+                   mcshm_last_error(c));
+    else if ((answer = cJSON_Parse(text)) != NULL)
+        doctor_check_rdma_nics(d, answer);
+    cJSON_Delete(answer);
+    free(text);
+    mcshm_close(c);
+}

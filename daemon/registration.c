@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "registration.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent.h"
+#include "log.h"
+
+#define LONG_NS UINT64_C(10000000000) /* a device that has not answered by then is said to hang */
+
+void mcd_registry_init(struct mcd_registry *g, struct mct_rdma *rdma, bool require)
+{
+    *g = (struct mcd_registry){.rdma = rdma, .require = require};
+}
+
+unsigned mcd_registration_access(uint32_t access)
+{
+    return ((access & MCS_ACCESS_READ) != 0 ? MCT_RDMA_REMOTE_READ : 0) |
+           ((access & MCS_ACCESS_WRITE) != 0 ? MCT_RDMA_REMOTE_WRITE : 0);
+}
+
+static bool is_pending(enum mcd_registration_state state)
+{
+    return state == MCD_REGISTRATION_SOON || state == MCD_REGISTRATION_GOING;
+}
+
+static void set_state(struct mcd_registration *r, enum mcd_registration_state state)
+{
+    struct mcd_registry *g = r->registry;
+
+    g->pending = g->pending - is_pending(r->state) + is_pending(state);
+    if (r->state == MCD_REGISTRATION_FAILED)
+        g->unregistered_bytes -= r->length;
+    if (state == MCD_REGISTRATION_FAILED)
+        g->unregistered_bytes += r->length;
+    r->state = state;
+    r->since = mcd_now_ns();
+}
+
+static void enter(struct mcd_registry *g, struct mcd_registration *r)
+{
+    r->registry = g;
+    r->since = mcd_now_ns();
+    g->pending++;
+    r->next = g->all;
+    if (r->next != NULL)
+        r->next->prev = r;
+    g->all = r;
+    g->count++;
+}
+
+static void leave(struct mcd_registration *r)
+{
+    struct mcd_registry *g = r->registry;
+
+    if (r->prev != NULL)
+        r->prev->next = r->next;
+    else
+        g->all = r->next;
+    if (r->next != NULL)
+        r->next->prev = r->prev;
+    g->count--;
+    g->pending -= is_pending(r->state);
+}
+
+/* Nothing reaches the memory on its behalf. */
+static void gone(void *context, int res, const char *text)
+{
+    struct mcd_registration *r = context;
+    struct mcd_extent *e = r->extent;
+    mct_rdma_done *done = r->done;
+    void *waits = r->context;
+    bool whole = r->whole;
+
+    leave(r);
+    if (whole)
+        e->registered = NULL;
+    free(r);
+    if (done != NULL)
+        done(waits, res, text);
+    if (!whole)
+        mcd_extent_put(e->pool, e);
+}
+
+static void destroy(struct mcd_registration *r)
+{
+    if (r->memory == NULL)
+        gone(r, 0, "");
+    else
+        mct_rdma_memory_destroy(r->registry->rdma, r->memory, gone, r);
+}
+
+static void fail(struct mcd_registration *r, const char *text)
+{
+    struct mcd_registry *g = r->registry;
+
+    g->failed++;
+    mcd_log_limited(MCD_LOG_WARNING, "%llu bytes of %s are not registered with RDMA devices%s: %s",
+                    (unsigned long long)r->length, r->whole ? "pool memory" : "a published buffer",
+                    g->require ? "" : ", they go over other transports", text);
+    set_state(r, MCD_REGISTRATION_FAILED);
+}
+
+static void made(void *context, int res, const char *text)
+{
+    struct mcd_registration *r = context;
+    mct_rdma_done *done = r->done;
+
+    if (r->state == MCD_REGISTRATION_GOING) { /* it was dropped meanwhile */
+        destroy(r);
+        return;
+    }
+    if (res != 0) {
+        fail(r, text);
+    } else {
+        set_state(r, MCD_REGISTRATION_MADE);
+        if (r->whole) /* partner: the engines' acquire in remote.c */
+            mcs_store_release(&r->extent->registration, r->memory);
+    }
+    r->done = NULL;
+    if (done != NULL)
+        done(r->context, res, text);
+}
+
+static int create(struct mcd_registry *g, struct mcd_extent *e, uint64_t offset, uint64_t length,
+                  unsigned access, mct_rdma_done *done, void *context,
+                  struct mcd_registration **out)
+{
+    struct mcd_registration *r = calloc(1, sizeof(*r));
+    const struct mct_rdma_range range = {
+        .address = e->map + offset,
+        .length = length,
+        .published = e->address + offset,
+        .access = access,
+        .dmabuf_fd = -1,
+    };
+    int res;
+
+    *out = NULL;
+    if (r == NULL) {
+        g->failed++;
+        return -ENOMEM;
+    }
+    r->extent = e;
+    r->length = length;
+    r->whole = access == 0;
+    r->done = done;
+    r->context = context;
+    if (r->whole)
+        e->registered = r;
+    else
+        mcd_extent_get(e);
+    enter(g, r);
+    *out = r;
+    res = mct_rdma_memory_create(g->rdma, &range, made, r, &r->memory);
+    if (res != 0)
+        made(r, res, strerror(-res));
+    return 0;
+}
+
+int mcd_registration_create(struct mcd_registry *g, struct mcd_extent *e, uint64_t offset,
+                            uint64_t length, unsigned access, mct_rdma_done *done, void *context,
+                            struct mcd_registration **out)
+{
+    return create(g, e, offset, length, access, done, context, out);
+}
+
+int mcd_registration_create_whole(struct mcd_registry *g, struct mcd_extent *e, mct_rdma_done *done,
+                                  void *context)
+{
+    struct mcd_registration *r;
+
+    return create(g, e, 0, e->size, 0, done, context, &r);
+}
+void mcd_registration_drop(struct mcd_registration *r, mct_rdma_done *done, void *context)
+{
+    enum mcd_registration_state before = r->state;
+
+    r->done = done;
+    r->context = context;
+    if (before == MCD_REGISTRATION_GOING)
+        return;
+    set_state(r, MCD_REGISTRATION_GOING);
+    if (r->whole)
+        mcs_store_release(&r->extent->registration, NULL); /* partner: as in made() */
+    if (before != MCD_REGISTRATION_SOON)
+        destroy(r);
+}
+
+void mcd_registry_look(struct mcd_registry *g, uint64_t now)
+{
+    uint64_t n = 0, bytes = 0;
+
+    if (g->pending == 0) {
+        g->told = false;
+        return;
+    }
+    for (const struct mcd_registration *r = g->all; r != NULL; r = r->next)
+        if (is_pending(r->state) && now - r->since > LONG_NS && now > r->since) {
+            n++;
+            bytes += r->length;
+        }
+    if (n == 0 || g->told)
+        return;
+    g->told = true;
+    mcd_warning(
+        "RDMA devices have not answered for 10 s about %llu registrations, %llu bytes: that "
+        "memory stays until they do; `mcshm ls rails` and the kernel's log tell more",
+        (unsigned long long)n, (unsigned long long)bytes);
+}
+
+void mcd_registrations_forget(struct mcd_registry *g, const void *context)
+{
+    for (struct mcd_registration *r = g->all; r != NULL; r = r->next)
+        if (r->context == context) {
+            r->done = NULL;
+            r->context = NULL;
+        }
+}
