@@ -112,10 +112,12 @@ struct ibv_device **ibv_get_device_list(int *n)
         l->v.transport_type = IBV_TRANSPORT_IB;
         snprintf(l->v.name, sizeof(l->v.name), "%s", d->v.name);
         snprintf(l->v.dev_name, sizeof(l->v.dev_name), "uverbs%u", d->v.index);
-        snprintf(l->v.dev_path, sizeof(l->v.dev_path), "/sys/class/infiniband_verbs/uverbs%u",
-                 d->v.index);
-        snprintf(l->v.ibdev_path, sizeof(l->v.ibdev_path), "/sys/class/infiniband/%.200s",
-                 d->v.name);
+        if (fake_sysfs_dir != NULL) {
+            snprintf(l->v.dev_path, sizeof(l->v.dev_path), "%.200s/class/infiniband_verbs/uverbs%u",
+                     fake_sysfs_dir, d->v.index);
+            snprintf(l->v.ibdev_path, sizeof(l->v.ibdev_path), "%.150s/class/infiniband/%.64s",
+                     fake_sysfs_dir, d->v.name);
+        }
         fake_live(&l->o, FAKE_LIST, d, &l->v, sizeof(l->v));
         list[there++] = &l->v;
     }

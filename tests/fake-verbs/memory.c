@@ -56,13 +56,17 @@ int ibv_dealloc_pd(struct ibv_pd *v)
     return error;
 }
 
-static uint64_t locked(void)
+/* Bytes registered with all devices, and registrations of this one. */
+static uint64_t locked(const struct device *d, unsigned *own)
 {
     uint64_t sum = 0;
 
+    *own = 0;
     for (struct fake_object *o = fake_objects; o != NULL; o = o->next)
-        if (o->alive && o->kind == FAKE_MR)
+        if (o->alive && o->kind == FAKE_MR) {
             sum += FAKE_OF(region, o, o)->r.length;
+            *own += o->device == d;
+        }
     return sum;
 }
 
@@ -104,19 +108,22 @@ static struct ibv_mr *reg(struct ibv_pd *v, const struct fake_region *as, const 
     int error = fake_enter_on(FAKE_REG_MR, &pd->o, what);
     struct device *d = pd->o.device;
     struct region *r = NULL;
+    unsigned own;
 
     if (error == 0 && d->fatal)
         error = EIO;
-    if (error == 0 && (as->length == 0 || as->length > d->v.attr.max_mr_size ||
-                       as->address + as->length < as->address || as->iova + as->length < as->iova ||
-                       ((as->access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0 &&
-                        (as->access & IBV_ACCESS_LOCAL_WRITE) == 0)))
+    if (error == 0 &&
+        (as->length == 0 || (d->v.attr.max_mr_size != 0 && as->length > d->v.attr.max_mr_size) ||
+         as->address + as->length < as->address || as->iova + as->length < as->iova ||
+         ((as->access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0 &&
+          (as->access & IBV_ACCESS_LOCAL_WRITE) == 0)))
         error = EINVAL;
     if (error == 0 && as->fd < 0 && (as->iova - as->address) % 4096 != 0)
         error = EINVAL;
     if (error == 0 && as->fd < 0 && !is_mapped(as->address, as->length))
         error = EFAULT;
-    if (error == 0 && locked() + as->length > fake_lock_limit)
+    if (error == 0 &&
+        (locked(d, &own) + as->length > fake_lock_limit || own >= (unsigned)d->v.attr.max_mr))
         error = ENOMEM;
     if (error != 0)
         goto out;

@@ -183,9 +183,9 @@ static int create_port(struct mct_rdma_device *d, struct mct *instance,
     p->srq_depth = least(MCT_RDMA_SRQ_DEPTH, limits->max_srq_wr);
     /* every message received takes an entry, too, and a peer may send as many as there are buffers */
     p->srq_depth = least(p->srq_depth, limits->max_cqe / 2);
-    if (p->srq_depth >
-        limits->max_mr_size / (2 * MCT_RDMA_MESSAGE)) /* the slab is one registration */
-        p->srq_depth = (uint32_t)(limits->max_mr_size / (2 * MCT_RDMA_MESSAGE));
+    /* the slab is one registration; 0: it tells no limit */
+    if (limits->max_mr_size != 0 && limits->max_mr_size / (2 * MCT_RDMA_MESSAGE) < p->srq_depth)
+        p->srq_depth = (unsigned)(limits->max_mr_size / (2 * MCT_RDMA_MESSAGE));
     entries = least((uint64_t)o->cq_depth + p->srq_depth, limits->max_cqe);
     p->cq_depth = entries - p->srq_depth;
 
