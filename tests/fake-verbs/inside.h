@@ -22,6 +22,7 @@ struct device {
     struct fake_device v; /* what tests see */
     enum fake_pace pace;
     bool gone, fatal, holds_flushes;
+    bool hidden;   /* gone from sysfs, too */
     uint32_t open; /* contexts */
     struct fake_stats stats;
     unsigned blocked; /* threads inside */

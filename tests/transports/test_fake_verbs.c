@@ -6,11 +6,14 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "tests/fake-verbs/fake.h"
+#include "transports/rdma/sysfs.h"
 
 #define BYTES 65536u
 #define DEPTH 16
@@ -431,6 +434,49 @@ Test(fake_verbs, registrations_have_limits)
     cr_assert_eq(errno, EFAULT);
     end_fini(&a);
     cr_assert_eq(fake_leaks(), 0);
+}
+
+Test(fake_verbs, sysfs_shows_them)
+{
+    char dir[] = "/tmp/fake-sysfs-XXXXXX", path[300], names[4][MCT_SYSFS_NAME_MAX];
+    struct fake_gid gid = {.gid = {0xfd, 1}, .type = IBV_GID_TYPE_ROCE_V1, .netdev = "other"};
+    struct mct_gid_entry table[FAKE_GIDS];
+    struct mct_sysfs_device device;
+    struct mct_sysfs_port port;
+    struct fake_device *d;
+
+    cr_assert_not_null(mkdtemp(dir));
+    d = fake_add("one");
+    snprintf(d->pci, sizeof(d->pci), "0000:3b:00.0");
+    d->node = 1;
+    fake_sysfs(dir);
+    fake_add("two");
+    cr_assert_eq(mct_sysfs_devices(dir, names, 4), 2);
+    cr_assert_eq(mct_sysfs_device(dir, "one", &device), 0);
+    cr_assert_str_eq(device.pci, "0000:3b:00.0");
+    cr_assert_eq(device.node, 1);
+    cr_assert_str_eq(device.uverbs, "uverbs0");
+    cr_assert_eq(device.nports, 1);
+    cr_assert_eq(mct_sysfs_port(dir, "one", 1, &port), 0);
+    cr_assert_str_eq(port.state, "ACTIVE");
+    cr_assert_eq(port.rate, UINT64_C(100000000000));
+    fake_port_state(d, 1, IBV_PORT_DOWN, false);
+    cr_assert_eq(mct_sysfs_port(dir, "one", 1, &port), 0);
+    cr_assert_str_eq(port.state, "DOWN");
+    fake_gid(d, 1, 0, NULL, false);
+    fake_gid(d, 1, 5, &gid, false);
+    cr_assert_eq(mct_sysfs_gids(dir, "one", 1, table, FAKE_GIDS), 2);
+    cr_assert_eq(table[0].index, 1);
+    cr_assert_eq(table[0].type, MCT_GID_ROCE_V2);
+    cr_assert_eq(table[1].index, 5);
+    cr_assert_eq(table[1].type, MCT_GID_ROCE_V1);
+    cr_assert_str_eq(table[1].netdev, "other");
+    fake_remove(d);
+    cr_assert_eq(mct_sysfs_devices(dir, names, 4), 1);
+    cr_assert_str_eq(names[0], "two");
+    fake_reset();
+    snprintf(path, sizeof(path), "rm -rf %s", dir);
+    cr_assert_eq(system(path), 0);
 }
 
 /* ---- misuse ---------------------------------------------------------------------- */
