@@ -126,8 +126,8 @@ Test(rdma_quiet, cancel_a_notification)
     fix_fini(&f);
 }
 
-/* Random posts and cancels while a thread moves the bytes: each comes back once, each READ that said OK has its bytes. */
-Test(rdma_quiet, cancel_storm, .timeout = 120)
+/* Random posts and cancels: each slice comes back once, and has moved its bytes when it says so. */
+static void storm(enum fake_pace pace)
 {
     enum { SLICES = 3000, AT_ONCE = 48 };
     struct fix f;
@@ -143,7 +143,7 @@ Test(rdma_quiet, cancel_storm, .timeout = 120)
         fix_join(&f, 0);
     fix_fill(f.a.memory, f.size, 1);
     fix_fill(f.b.memory, f.size, 2);
-    fake_pace(f.a.devices[0], FAKE_THREAD);
+    fake_pace(f.a.devices[0], pace);
     while (checked < SLICES) {
         random = random * UINT64_C(6364136223846793005) + 1442695040888963407;
         if (posted < SLICES && posted - checked < AT_ONCE) {
@@ -155,11 +155,12 @@ Test(rdma_quiet, cancel_storm, .timeout = 120)
         }
         if ((random >> 20) % 64 == 0 && posted > checked)
             mct_rdma_ops.cancel(f.link, &s[checked + (random >> 40) % (posted - checked)]);
+        if (pace == FAKE_HELD)
+            (void)fake_release(f.a.devices[0], (unsigned)(random >> 50) % 3);
         fix_turn(&f);
         while (f.a.lost > 0) { /* what the agents do */
             f.a.lost--;
             (void)mct_rdma_ops.end(f.b.t, &f.visitor, f.a.lost_ids[f.a.lost % 64]);
-            f.npairs = 0;
             fix_join(&f, 0);
         }
         while (checked < posted && fix_backs(&s[checked]) != 0) {
@@ -177,9 +178,21 @@ Test(rdma_quiet, cancel_storm, .timeout = 120)
         }
     }
     cr_assert_eq(ok + canceled + rail, (unsigned)SLICES);
-    cr_assert(ok != 0 && canceled != 0 && rail != 0, "%u %u %u", ok, canceled, rail);
+    if (pace == FAKE_HELD)
+        cr_assert(ok != 0 && canceled != 0 && rail != 0, "%u %u %u", ok, canceled, rail);
     fake_pace(f.a.devices[0], FAKE_AT_ONCE);
     fix_fini(&f);
+}
+
+Test(rdma_quiet, cancel_storm)
+{
+    storm(FAKE_HELD);
+}
+
+/* The same while a thread moves the bytes. */
+Test(rdma_quiet, cancel_storm_and_a_thread)
+{
+    storm(FAKE_THREAD);
 }
 
 /* ---- memory is taken away -------------------------------------------------------- */

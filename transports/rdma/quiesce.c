@@ -26,13 +26,13 @@ static bool quiesce_conn(struct mct_rdma_conn *c, const void *base, uint64_t len
 
     for (uint64_t i = c->known; i != c->posted; i++) {
         struct mct_rdma_request *r = c->ring[i % c->pair->depth].request;
-        uint64_t now = mcs_ticks();
+        uint64_t now = mcs_ticks() | 1;
 
         if (r == NULL || !overlaps(r->slice->local, r->slice->length, base, length))
             continue;
         busy = true;
         if (r->recalled == 0)
-            r->recalled = now | 1;
+            r->recalled = now;
         *late = *late || now - r->recalled > c->t->env.tick_hz / GRACE_PER_SECOND;
         r->canceled = r->canceled || stop;
     }
