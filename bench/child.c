@@ -153,3 +153,38 @@ int child_end(struct child *c, int number, int timeout_ms, double *cpu_seconds)
         *cpu_seconds = seconds(&usage.ru_utime) + seconds(&usage.ru_stime);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
+
+/* A look that does not connect: the server would take it for its client. */
+static bool listening(pid_t pid, int port)
+{
+    static const char *const tables[] = {"tcp", "tcp6"};
+    bool found = false;
+
+    for (unsigned t = 0; t < 2 && !found; t++) {
+        char line[512];
+        FILE *f;
+
+        snprintf(line, sizeof(line), "/proc/%d/net/%s", (int)pid, tables[t]);
+        f = fopen(line, "re");
+        while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
+            unsigned local, state;
+
+            if (sscanf(line, " %*d: %*[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x", &local, &state) == 2 &&
+                (int)local == port && state == 0x0a)
+                found = true;
+        }
+        if (f != NULL)
+            fclose(f);
+    }
+    return found;
+}
+
+bool child_await_port(const struct child *c, int port, int timeout_ms)
+{
+    uint64_t last = clock_ns() + UINT64_C(1000000) * (unsigned)timeout_ms;
+    bool there;
+
+    while (!(there = listening(c->pid, port)) && clock_ns() < last)
+        poll(NULL, 0, 1);
+    return there;
+}

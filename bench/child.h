@@ -36,6 +36,10 @@ int child_start(const struct child_options *o, struct child *out);
 bool child_read(struct child *c, const char *until, int timeout_ms, char *text, size_t size,
                 size_t *used);
 
+/* Until somebody listens on that TCP port in the child's network namespace, or the time is over.
+ * Returns whether somebody does. */
+bool child_await_port(const struct child *c, int port, int timeout_ms);
+
 /*
  * Sends the signal (0: none) and waits; after timeout_ms it is killed. Returns its exit status, or
  * -1 when a signal ended it. cpu_seconds (may be NULL): user and system time of it and its children.

@@ -87,11 +87,9 @@ void perftest_measure(const struct perftest_run *runs, unsigned count, double *o
     char output[TABLE_MAX];
 
     for (unsigned i = 0; i < count; i++) {
-        size_t used = 0;
-
         servers[i] = clients[i] = (struct child){.out = -1};
         if (start(&runs[i], true, FIRST_PORT + i, &servers[i]) == 0)
-            child_read(&servers[i], "Waiting", SERVER_MS, output, sizeof(output), &used);
+            child_await_port(&servers[i], (int)(FIRST_PORT + i), SERVER_MS);
     }
     for (unsigned i = 0; i < count; i++)
         if (start(&runs[i], false, FIRST_PORT + i, &clients[i]) != 0)

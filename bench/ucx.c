@@ -2,13 +2,11 @@
 #include "ucx.h"
 
 #include "child.h"
-#include "clock.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -61,31 +59,6 @@ static int free_port(void)
     return port;
 }
 
-/* A look that does not connect: the server would take it for its client. */
-static bool listening(pid_t pid, int port)
-{
-    static const char *const tables[] = {"tcp", "tcp6"};
-    bool found = false;
-
-    for (unsigned t = 0; t < 2 && !found; t++) {
-        char line[512];
-        FILE *f;
-
-        snprintf(line, sizeof(line), "/proc/%d/net/%s", (int)pid, tables[t]);
-        f = fopen(line, "re");
-        while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
-            unsigned local, state;
-
-            if (sscanf(line, " %*d: %*[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x", &local, &state) == 2 &&
-                (int)local == port && state == 0x0a)
-                found = true;
-        }
-        if (f != NULL)
-            fclose(f);
-    }
-    return found;
-}
-
 double ucx_bandwidth(const struct ucx_place *place, const char *tls, const char *test,
                      uint64_t size)
 {
@@ -105,7 +78,6 @@ double ucx_bandwidth(const struct ucx_place *place, const char *tls, const char 
     struct child_options so = {.argv = server_argv, .sets = sets, .netns = place->server_netns};
     struct child_options co = {
         .argv = client_argv, .sets = sets, .netns = place->client_netns, .output = true};
-    uint64_t last = clock_ns() + UINT64_C(1000000) * LISTEN_MS;
     int number = place->device != NULL ? HOST_PORT : free_port();
     struct child server, client;
     size_t used = 0;
@@ -124,8 +96,7 @@ double ucx_bandwidth(const struct ucx_place *place, const char *tls, const char 
              place->device != NULL ? place->device : "all");
     if (child_start(&so, &server) != 0)
         return NAN;
-    while (!listening(server.pid, number) && clock_ns() < last)
-        poll(NULL, 0, 1);
+    child_await_port(&server, number, LISTEN_MS);
     if (child_start(&co, &client) == 0) {
         child_read(&client, NULL, RUN_MS, output, sizeof(output), &used);
         child_end(&client, SIGKILL, 0, NULL);

@@ -46,6 +46,18 @@ else
     echo "no published trace at $trace: only a generated one was replayed"
 fi
 
+# without RDMA devices: one sentence that says where there are some
+if [ -z "$(ls -A /sys/class/infiniband 2>/dev/null)" ]; then
+    for command in net "kv --hosts 2"; do
+        # shellcheck disable=SC2086
+        expect_exit 1 "$B/bin/mcshm-bench" $command --transport rdma
+        equal "$(wc -l <"$DIR/stderr")" 1 "lines of $(cat "$DIR/stderr")"
+        grep -q "make bench-rdma" "$DIR/stderr" || fail "where are there some? $(cat "$DIR/stderr")"
+    done
+fi
+expect_exit 1 "$B/bin/mcshm-bench" kv --transport rdma
+grep -q -- "--hosts 2" "$DIR/stderr" || fail "what goes with --transport? $(cat "$DIR/stderr")"
+
 # interrupted: its agents and namespaces go with it
 "$B/bin/mcshm-bench" net --sizes 4K --batch 1 --clients 1 --rails 1 --seconds 30 --rounds 1 \
     --no-rivals --no-failover >"$DIR/stdout" 2>"$DIR/stderr" &
