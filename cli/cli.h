@@ -24,6 +24,8 @@ struct cli {
     uint64_t pages;     /* bytes of the pages that are wanted */
     const char *node;   /* a NUMA node's number */
     const char *config; /* path */
+    const char *peer;   /* HOST or HOST:PORT */
+    bool serve;
 };
 
 int cli_status(const struct cli *cli);
@@ -36,6 +38,9 @@ int cli_reload(const struct cli *cli);
 int cli_alloc_test(const struct cli *cli);
 /* area: a group of checks, NULL: all. Its exit code is a verdict: 0 fit, 1 warnings, 2 not fit. */
 int cli_doctor(const struct cli *cli, const char *area);
+
+/* Prints rows as `mcshm ls NAME` does. */
+void cli_print_list(const char *name, const cJSON *rows);
 
 /* Connects; says on stderr why it cannot. */
 int cli_connect(const struct cli *cli, mcshm **out);

@@ -79,7 +79,8 @@ static enum severity worst(const struct doctor *d)
     return w;
 }
 
-static void print_json(const struct doctor *d)
+/* Takes `peer`, NULL: none was asked for. */
+static void print_json(const struct doctor *d, cJSON *peer)
 {
     cJSON *root = cJSON_CreateObject(), *list;
     char *text;
@@ -98,6 +99,8 @@ static void print_json(const struct doctor *d)
         cJSON_AddStringToObject(o, "remedy", f->remedy);
         cJSON_AddItemToArray(list, o);
     }
+    if (peer != NULL)
+        cJSON_AddItemToObject(root, "peer", peer);
     text = cJSON_PrintUnformatted(root);
     puts(text != NULL ? text : "{}");
     cJSON_free(text);
@@ -133,36 +136,59 @@ static bool known_area(const char *area)
     return false;
 }
 
+static void run_checks(struct doctor *d, const char *area)
+{
+    for (size_t i = 0; i < NCHECKS; i++) {
+        size_t before = d->nfindings;
+
+        d->area = checks[i].area;
+        d->check = checks[i].name;
+        if (area != NULL ? strcmp(area, d->area) == 0 : !checks[i].asked)
+            checks[i].run(d);
+        else if (checks[i].run == doctor_check_alive) { /* whose limits others look at */
+            checks[i].run(d);
+            d->nfindings = before;
+        }
+    }
+}
+
 int cli_doctor(const struct cli *cli, const char *area)
 {
     struct doctor d = {.cli = cli, .root = "", .area = "agent", .check = "configuration"};
+    cJSON *peer = NULL;
     enum severity w;
+    int res;
 
     if (area != NULL && !known_area(area))
         return CLI_NO_SUCH_LIST;
+    if ((cli->peer != NULL || cli->serve) && (area == NULL || strcmp(area, "rdma") != 0)) {
+        fprintf(stderr, "mcshm: --peer and --serve are of 'mcshm doctor rdma'\n");
+        return CLI_USAGE;
+    }
     doctor_load_settings(&d);
     snprintf(d.socket, sizeof(d.socket), "%s",
              !cli->socket_given && doctor_setting(&d, "agent.socket")[0] != '\0'
                  ? doctor_setting(&d, "agent.socket")
                  : cli->socket);
-    for (size_t i = 0; i < NCHECKS; i++) {
-        size_t before = d.nfindings;
-
-        d.area = checks[i].area;
-        d.check = checks[i].name;
-        if (area != NULL ? strcmp(area, d.area) == 0 : !checks[i].asked)
-            checks[i].run(&d);
-        else if (checks[i].run == doctor_check_alive) { /* whose limits others look at */
-            checks[i].run(&d);
-            d.nfindings = before;
-        }
+    if (cli->serve) {
+        res = doctor_serve(&d);
+        goto out;
+    }
+    run_checks(&d, area);
+    w = worst(&d);
+    if (!cli->json)
+        print(&d);
+    if (cli->peer != NULL) { /* then the verdict is of it alone */
+        peer = cJSON_CreateObject();
+        w = doctor_peer(&d, cli->peer, peer);
     }
     if (cli->json)
-        print_json(&d);
+        print_json(&d, peer);
     else
-        print(&d);
-    w = worst(&d);
+        cJSON_Delete(peer);
+    res = w == DOCTOR_BAD ? 2 : w == DOCTOR_WARN ? 1 : 0;
+out:
     free(d.findings);
     free(d.settings);
-    return w == DOCTOR_BAD ? 2 : w == DOCTOR_WARN ? 1 : 0;
+    return res;
 }

@@ -122,6 +122,11 @@ void doctor_check_rdma_memlock(struct doctor *d);
 void doctor_check_rdma_agent(struct doctor *d);
 /* What there is to say of the agent's answer to MCSHM_QUERY_NICS. */
 void doctor_check_rdma_nics(struct doctor *d, const cJSON *answer);
+/* doctor_peer.c: bytes to a peer that serves and back. OK: they were right and went over RDMA; WARN: another way. Adds
+ * what it found to `out`, and prints it unless JSON is wanted. */
+enum severity doctor_peer(const struct doctor *d, const char *peer, cJSON *out);
+/* The other side of it: until a signal; an enum cli_exit. */
+int doctor_serve(const struct doctor *d);
 /* doctor_agent.c */
 void doctor_check_path(struct doctor *d);
 void doctor_check_alive(struct doctor *d);

@@ -163,6 +163,13 @@ static int print_list(const struct cli *cli, const struct list *l)
     return res;
 }
 
+void cli_print_list(const char *name, const cJSON *rows)
+{
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
+        if (strcmp(lists[i].name, name) == 0)
+            table_print(lists[i].columns, lists[i].n, rows);
+}
+
 int cli_ls(const struct cli *cli, const char *what)
 {
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)

@@ -30,6 +30,10 @@ static const char usage[] =
     "                                              code 0: yes, 1: warnings, 2: no; AREA is "
     "memory,\n"
     "                                              cpu, kernel, host, agent, cluster or rdma\n"
+    "  doctor rdma --peer HOST[:PORT]              and do bytes get to that host and back, over "
+    "RDMA? 0:\n"
+    "                                              yes, 1: another way, 2: no; there runs\n"
+    "  doctor rdma --serve                         until ^C\n"
     "  version                                     of this program and of the agent\n"
     "  help                                        this text\n"
     "\n"
@@ -79,6 +83,8 @@ static const struct option {
      UINT64_C(1) << 30},
     {"--node", "alloc-test", TEXT, F(node), "a number must follow", 0, 0},
     {"--config", "doctor", TEXT, F(config), "a path must follow", 0, 0},
+    {"--peer", "doctor", TEXT, F(peer), "HOST or HOST:PORT must follow", 0, 0},
+    {"--serve", "doctor", FLAG, F(serve), "", 0, 0},
 #undef F
 };
 #define NOPTIONS (sizeof(options) / sizeof(options[0]))
