@@ -37,14 +37,16 @@ static const char *sys_of(const struct doctor *d, char *out, size_t size)
     return out;
 }
 
-/* Is the port, "mlx5_0/1", on a list of names and patterns, parted by commas or blanks? */
+/* Is the port, "mlx5_0/1", on a list of names and patterns, parted by commas or blanks? As in transports/rdma/select.c. */
 static bool listed(const char *list, const char *device, const char *port)
 {
     char copy[256], *rest = copy, *word;
 
     snprintf(copy, sizeof(copy), "%s", list);
     while ((word = strsep(&rest, ", \t")) != NULL)
-        if (word[0] != '\0' && (fnmatch(word, device, 0) == 0 || fnmatch(word, port, 0) == 0))
+        if (word[0] != '\0' &&
+            (strcmp(word, "auto") == 0 || fnmatch(word, device, FNM_NOESCAPE) == 0 ||
+             fnmatch(word, port, FNM_NOESCAPE) == 0))
             return true;
     return false;
 }
@@ -60,7 +62,7 @@ static const char *left_out(const struct doctor *d, const char *device, unsigned
         return "enable = off";
     if (listed(doctor_setting(d, "rdma.deny"), device, name))
         return "deny";
-    if (devices[0] != '\0' && strcmp(devices, "auto") != 0 && !listed(devices, device, name))
+    if (devices[0] != '\0' && !listed(devices, device, name))
         return "devices";
     return NULL;
 }
