@@ -41,6 +41,7 @@ struct mcd_cluster_counters {
     uint64_t opens, opens_refused;              /* of peers, here */
     uint64_t remote_opens, remote_opens_failed; /* of our clients, there */
     uint64_t connects, connects_failed;
+    uint64_t pairs, pairs_refused; /* queue pairs of peers, here */
 };
 
 struct mcd_cluster {

@@ -9,6 +9,7 @@
 #include <daemon/peer.pb-c.h>
 #include "keys.h"
 #include "later.h"
+#include "pair.h"
 #include "shm/status.h"
 #include "shm/failpoint.h"
 
@@ -281,7 +282,7 @@ static void dismiss(struct mcd_visitor *v)
     if (v->leaving)
         return;
     v->leaving = true;
-    v->serve = (struct mcd_serve){.ops = &mct_tcp_ops, .visitor = v};
+    v->serve = (struct mcd_serve){.visitor = v};
     mcd_engine_call(v->engine, &v->command, mcd_serve_dismiss, &v->serve);
 }
 
@@ -317,10 +318,15 @@ static void make_room(struct mcd_peer *p)
     dismiss(oldest);
 }
 
-static struct mcd_visitor *visitor_of(struct mcd_peer *p, uint64_t route)
+struct mcd_visitor *mcd_visitor_of(struct mcd_peer *p, uint64_t route)
 {
     struct mcd_agent *a = p->cluster->agent;
     struct mcd_visitor *v = p->visitors;
+
+    if (p->exports == NULL)
+        p->exports = calloc(1, sizeof(*p->exports));
+    if (p->exports == NULL)
+        return NULL;
 
     while (v != NULL && (v->route != route || v->leaving))
         v = v->next;
@@ -347,7 +353,7 @@ static struct mcd_visitor *visitor_of(struct mcd_peer *p, uint64_t route)
  * Does an engine still take what an agent's earlier life has sent?  Its kernel goes on sending after
  * the process has died, and whatever of that comes after a write of the next life would undo it.
  */
-static bool earlier_lives_go_on(struct mcd_cluster *c)
+bool mcd_earlier_lives_go_on(struct mcd_cluster *c)
 {
     bool any = false;
 
@@ -379,12 +385,10 @@ void mcd_export_on_rails(struct mcd_peer *p, const struct mcd_wire_header *h, co
         answer.error =
             (char *)"this agent has [peer] require_encryption = yes, and its rails carry "
                     "plain text: there is no rail to give";
-    } else if (earlier_lives_go_on(c)) {
+    } else if (mcd_earlier_lives_go_on(c)) {
         status = MCS_BUSY; /* for some milliseconds: the asker tries again */
     } else {
-        if (p->exports == NULL)
-            p->exports = calloc(1, sizeof(*p->exports));
-        v = p->exports == NULL ? NULL : visitor_of(p, r->route);
+        v = mcd_visitor_of(p, r->route);
         if (v == NULL)
             status = MCS_LIMIT;
     }
@@ -411,6 +415,7 @@ void mcd_export_on_rails(struct mcd_peer *p, const struct mcd_wire_header *h, co
 bool mcd_exports_drop(struct mcd_peer *p)
 {
     mcd_tokens_revoke(p->cluster, p, NULL);
+    mcd_pairs_drop(p);
     for (struct mcd_visitor *v = p->visitors; v != NULL; v = v->next)
         dismiss(v);
     mcd_exports_poll(p);

@@ -111,6 +111,7 @@ int mcd_net_create(struct mcd_engine *g)
         env.uring = n->uring;
     }
     for (unsigned i = 0; i < g->o.nnets; i++) {
+        env.host.left = g->o.nets[i] == &mct_rdma_ops ? mcd_serve_pair_left : mcd_serve_left;
         res = g->o.nets[i]->init(&env, &n->nets[i].t);
         if (res != 0)
             return res;

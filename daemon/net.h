@@ -244,5 +244,7 @@ uint16_t mcd_serve_notify(void *context, void *visitor, const struct mct_request
                           uint64_t source, uint64_t bytes, const void *name, uint32_t name_length,
                           const void *message, uint32_t message_length);
 void mcd_serve_left(void *context, void *visitor, uint64_t conn, int error, const char *why);
+/* The same of a queue pair. */
+void mcd_serve_pair_left(void *context, void *visitor, uint64_t conn, int error, const char *why);
 
 #endif

@@ -14,6 +14,7 @@
 #include "cluster.h"
 #include <daemon/peer.pb-c.h>
 #include "log.h"
+#include "pair.h"
 #include "shm/status.h"
 #include "version.h"
 #include "shm/failpoint.h"
@@ -337,8 +338,10 @@ int mcd_hello_send(struct mcd_cluster *c, struct mcd_wire *w)
 {
     struct mcd_wire_header h = {.type = MCD_WIRE_HELLO};
     char text[MCD_RAILS_MAX][MCD_ADDRESS_TEXT_MAX], *rails[MCD_RAILS_MAX];
+    static struct mcd_nics_hello nics; /* the control thread's */
     Mcd__Hello m = MCD__HELLO__INIT;
 
+    mcd_nics_write(c, &m, &nics);
     m.agent_version = (char *)MCD_VERSION;
     m.features = MCT_TCP_FEATURE_NOTIFY;
     m.address = c->address;
@@ -396,6 +399,7 @@ static void read_hello(struct mcd_peer *p, const Mcd__Hello *m)
 {
     p->features = m->features;
     mcd_peer_text(p->version, sizeof(p->version), m->agent_version);
+    mcd_nics_read(p, m);
     p->nrails = 0;
     for (size_t i = 0; i < m->n_rails && p->nrails < MCD_RAILS_MAX; i++) {
         struct mcd_address a;
@@ -672,6 +676,12 @@ static void wire_message(void *context, struct mcd_wire *w, const struct mcd_wir
     case MCD_WIRE_RAILS:
         mcd_export_on_rails(p, h, payload, size);
         break;
+    case MCD_WIRE_PAIR:
+        mcd_pair_on_pair(p, h, payload, size);
+        break;
+    case MCD_WIRE_UNPAIR:
+        mcd_pair_on_unpair(p, h, payload, size);
+        break;
     case MCD_WIRE_PING:
         mcd_peer_answer(p, h, MCS_OK, NULL);
         break;
@@ -711,6 +721,7 @@ static bool bury(struct mcd_peer *p, uint64_t now)
     exports_gone = mcd_exports_drop(p);
     if (is_needed(p) || !mcd_ways_drop(p) || !exports_gone)
         return false;
+    mcd_unpairs_drop(p);
     drop_wire(p);
     mcd_alarm_clear(c->agent, &p->timer);
     mcd_tokens_revoke(c, p, NULL);
@@ -739,26 +750,11 @@ void mcd_peers_poll(struct mcd_cluster *c)
         mcd_remotes_poll(p);
         mcd_ways_poll(p, now);
         mcd_exports_poll(p);
+        mcd_pairs_poll(p, now);
+        mcd_unpairs_poll(p, now);
         if (p->state == MCD_PEER_IDLE && is_needed(p))
             mcd_peer_want(p);
         bury(p, now);
-    }
-}
-
-void mcd_peers_net_change(struct mcd_cluster *c, const struct mcd_local_rail *rail)
-{
-    struct mcd_peer *next;
-
-    for (struct mcd_peer *p = c->peers; p != NULL; p = next) {
-        next = p->next;
-        mcd_ways_net_change(p, rail);
-        /* a control connection over that cable is as dead as the rail: find another way at once */
-        if (!rail->usable && p->wire != NULL && strcmp(p->wire_local, rail->text) == 0)
-            mcd_peer_failed(p, MCS_PEER_UNREACHABLE,
-                            "the local interface of its control connection is down");
-        /* it may pair its own addresses with one that it was never told of */
-        if (rail->usable && p->state == MCD_PEER_UP && mcd_hello_send(c, p->wire) == 0)
-            mcd_peer_rewatch(p);
     }
 }
 

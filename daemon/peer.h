@@ -18,6 +18,7 @@
 #include "dial.h"
 #include "remote.h"
 #include "route.h"
+#include "transports/rdma/rdma.h"
 #include "watch.h"
 #include "wire.h"
 
@@ -40,6 +41,18 @@ struct mcd_cluster;
 struct mcd_local_rail;
 struct mcd_opening;
 struct mcd_way;
+struct mcd_answering;
+struct mcd_unpair;
+
+/* An RDMA device of a peer, from its Hello. */
+struct mcd_peer_nic {
+    uint64_t id;
+    char name[MCT_RDMA_NAME_MAX];
+    uint8_t gid[16];
+    uint8_t prefix;
+    bool infiniband;
+    bool there; /* it is named still */
+};
 
 enum mcd_peer_state {
     MCD_PEER_IDLE,
@@ -89,16 +102,22 @@ struct mcd_peer {
     uint64_t features;
     char rails[MCD_RAILS_MAX][MCD_ADDRESS_TEXT_MAX]; /* where its data connections go */
     unsigned nrails;
+    struct mcd_peer_nic nics[MCT_RDMA_NICS_MAX]; /* places are kept */
+    unsigned nnics;
 
     /* what we opened there */
     struct mcd_remote *remotes;
     struct mcd_opening *openings; /* that need this peer now */
     struct mcd_way *ways;         /* one an engine; NULL before the first remote segment */
+    struct mcd_unpair
+        *unpairs; /* our queue pairs that have ended, whose other ends it has to end */
+    unsigned nunpairs;
 
     /* what it opened here */
     struct mcd_exports *exports;
     struct mcd_visitor *visitors;
     unsigned nvisitors;
+    struct mcd_answering *answering; /* its requests about queue pairs */
 };
 
 /* ---- peer.c ---------------------------------------------------------------------- */
@@ -125,6 +144,8 @@ int mcd_hello_send(struct mcd_cluster *c, struct mcd_wire *w);
 /* The clock or an engine: upkeep of connections, descriptions, endings. */
 void mcd_peers_poll(struct mcd_cluster *c);
 void mcd_peers_destroy(struct mcd_cluster *c);
+/* An RDMA device of this host has become another: peers are told. */
+void mcd_peers_nics_changed(struct mcd_cluster *c);
 /* A local interface or address went or came. */
 void mcd_peers_net_change(struct mcd_cluster *c, const struct mcd_local_rail *rail);
 const char *mcd_peer_state_word(enum mcd_peer_state s);
@@ -163,6 +184,10 @@ void mcd_export_on_rails(struct mcd_peer *p, const struct mcd_wire_header *h, co
                          size_t size);
 /* Tells the peer what changed since it was told last. */
 void mcd_exports_tell(struct mcd_peer *p);
+/* Whom the connections of this route of the peer serve, made when there is none; NULL: too many, or no memory. */
+struct mcd_visitor *mcd_visitor_of(struct mcd_peer *p, uint64_t route);
+/* Does an engine still take what an agent's earlier life has sent? They are ended; ask again. */
+bool mcd_earlier_lives_go_on(struct mcd_cluster *c);
 /* Ends of routes that are over. */
 void mcd_exports_poll(struct mcd_peer *p);
 /* Its data connections are ended and its exports given back. True once that is over: ask again. */

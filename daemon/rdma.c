@@ -44,6 +44,8 @@ static void changed(void *context, unsigned nic)
 
     mct_rdma_nic(a->rdma, nic, &n);
     say(&n);
+    if (a->cluster != NULL)
+        mcd_peers_nics_changed(a->cluster);
 }
 
 /* Memories have keys on more or fewer devices: whoever reaches them from other hosts is told. */

@@ -67,11 +67,13 @@ struct mcd_exports {
 };
 
 struct mcd_visitor;
-struct mcd_serve { /* context of mcd_serve_adopt and mcd_serve_dismiss: target role */
-    const struct mct_ops *ops;
+struct
+    mcd_serve { /* context of mcd_serve_adopt, mcd_serve_dismiss and mcd_serve_end: target role */
+    const struct mct_ops *ops; /* dismiss: NULL: all */
     struct mcd_visitor *visitor;
     struct mct_conn conn; /* adopt */
-    int res;              /* adopt: 0 or a negative errno */
+    int res;              /* adopt: 0 or a negative errno; */
+    bool handed_back;     /* and then the pair is the caller's again */
 };
 
 #define MCD_NOTICES 4096u
@@ -81,7 +83,8 @@ struct mcd_visitor {
     /* for the engine */
     struct mcd_exports *exports; /* NULL: Mooncake's, which reach all public segments */
     struct mcd_engine *engine;
-    uint32_t conns; /* engine: relaxed; open now */
+    uint32_t conns; /* engine: relaxed; open now, */
+    uint32_t pairs; /* likewise; of them, queue pairs */
     char name[64];  /* of the peer, for the log */
     /* engine only: numbers of the last notifications, so that one sent again is not put twice */
     uint64_t notices[MCD_NOTICES];

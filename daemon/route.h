@@ -83,6 +83,7 @@ bool mcd_route_tell(struct mcd_engine *g, struct mcd_command *c);
 
 bool mcd_serve_adopt(struct mcd_engine *g, struct mcd_command *c);
 bool mcd_serve_dismiss(struct mcd_engine *g, struct mcd_command *c); /* done: none is left */
+bool mcd_serve_end(struct mcd_engine *g, struct mcd_command *c); /* done: conn.id is not there */
 
 /* Context of mcd_engine_quiesce: all transports of the engine; several engines may share it. Nothing
  * new is sent from or received into the range until it is quiet. */

@@ -131,7 +131,31 @@ void mcd_serve_left(void *context, void *visitor, uint64_t conn, int error, cons
     mcd_engine_tell_control(g);
 }
 
+void mcd_serve_pair_left(void *context, void *visitor, uint64_t conn, int error, const char *why)
+{
+    struct mcd_visitor *v = visitor;
+
+    mcs_store_relaxed(&v->pairs, v->pairs - 1);
+    mcd_serve_left(context, visitor, conn, error, why);
+}
+
 /* ---- commands -------------------------------------------------------------------- */
+
+/* The transport has not seen it. */
+static void hand_back(struct mcd_serve *s)
+{
+    if (s->conn.pair != NULL)
+        s->handed_back = true;
+    else
+        close(s->conn.fd);
+}
+
+static void count(struct mcd_serve *s, int more)
+{
+    mcs_store_relaxed(&s->visitor->conns, s->visitor->conns + (uint32_t)more);
+    if (s->conn.pair != NULL)
+        mcs_store_relaxed(&s->visitor->pairs, s->visitor->pairs + (uint32_t)more);
+}
 
 bool mcd_serve_adopt(struct mcd_engine *g, struct mcd_command *c)
 {
@@ -139,28 +163,42 @@ bool mcd_serve_adopt(struct mcd_engine *g, struct mcd_command *c)
     struct mct *t = mcd_net_find(g->net, s->ops);
 
     if (t == NULL) {
-        close(s->conn.fd);
+        hand_back(s);
         s->res = -EOPNOTSUPP;
         return true;
     }
     /* before, since it may be gone again at once */
-    mcs_store_relaxed(&s->visitor->conns, s->visitor->conns + 1);
+    count(s, 1);
     s->res = MCS_FAIL(serve_adopt);
     if (s->res == 0)
         s->res = s->ops->serve(t, &s->conn, s->visitor);
     else
-        close(s->conn.fd);
+        hand_back(s);
     if (s->res != 0)
-        mcs_store_relaxed(&s->visitor->conns, s->visitor->conns - 1);
+        count(s, -1);
     return true;
 }
 
 bool mcd_serve_dismiss(struct mcd_engine *g, struct mcd_command *c)
 {
     struct mcd_serve *s = c->context;
+    bool gone = true;
+
+    for (unsigned i = 0; i < g->net->n; i++) {
+        const struct mct_ops *ops = g->net->nets[i].ops;
+
+        if (s->ops == NULL || s->ops == ops)
+            gone &= ops->dismiss(g->net->nets[i].t, s->visitor) != -EINPROGRESS;
+    }
+    return gone;
+}
+
+bool mcd_serve_end(struct mcd_engine *g, struct mcd_command *c)
+{
+    struct mcd_serve *s = c->context;
     struct mct *t = mcd_net_find(g->net, s->ops);
 
-    return t == NULL || s->ops->dismiss(t, s->visitor) != -EINPROGRESS;
+    return t == NULL || s->ops->end(t, s->visitor, s->conn.id) != -EINPROGRESS;
 }
 
 /* While it is not over it stands in the engine's list of calls: mcd_net_holds() looks there. */

@@ -16,69 +16,21 @@
 #include <daemon/peer.pb-c.h>
 #include "log.h"
 #include "shm/status.h"
+#include "way.h"
 #include "shm/failpoint.h"
 
 #define MS UINT64_C(1000000)
-#define RETRY_MIN (50 * MS)
-#define RETRY_MAX (1000 * MS)
+#define RETRY_MIN MCD_WAY_RETRY_MIN_NS
+#define RETRY_MAX MCD_WAY_RETRY_MAX_NS
 #define AGAIN_MIN (10 * MS)  /* after a connection that was opened */
 #define RAILS_LIMIT_MS 2000u /* for the answer to RAILS */
 
-struct way_rail {
-    char local[72]; /* "": any */
-    char peer[MCD_ADDRESS_TEXT_MAX];
-    unsigned opening;  /* connections being set up */
-    unsigned failures; /* to open one, since the last success */
-    unsigned adopted;  /* opened, since they last lasted */
-    uint64_t retry_at; /* ns */
-    bool unusable;     /* its local end is gone */
-};
-
-/* A data connection on its way. */
-struct setup {
-    struct mcd_watch watch;
-    struct mcd_alarm timer;
-    struct mcd_way *way;
-    struct setup *next;
-    unsigned rail;
-    struct mcd_dial *dial;
-    int fd;
-    struct mct_tcp_open open;
-    struct mct_tcp_opened opened;
-    size_t have;
-    bool adopting;
-    struct mcd_command command;
-    struct mcd_route_conn conn;
-};
-
-/* Something said to the engine about a route. */
-struct said {
-    struct said *next;
-    struct mcd_command command;
-    struct mcd_route_word word;
-};
-
-struct mcd_way {
-    struct mcd_peer *peer;
-    struct mcd_route *route;
-    struct mcd_engine *engine;
-    uint64_t id;
-    struct way_rail rails[MCD_RAILS_MAX];
-    unsigned nrails;
-    struct setup *setups;
-    struct said *said;
-    struct mcd_call call;
-    unsigned asked[MCD_RAILS_MAX]; /* connections that the tokens on their way are for */
-    struct mcd_command command;    /* attach, then detach */
-    bool leaving;
-};
-
 /* ---- one data connection ----------------------------------------------------------- */
 
-static void setup_free(struct setup *s)
+static void setup_free(struct mcd_way_setup *s)
 {
     struct mcd_way *w = s->way;
-    struct setup **link = &w->setups;
+    struct mcd_way_setup **link = &w->setups;
 
     while (*link != s)
         link = &(*link)->next;
@@ -92,7 +44,7 @@ static void setup_free(struct setup *s)
     free(s);
 }
 
-static void wait_longer(struct way_rail *r)
+void mcd_way_wait_longer(struct mcd_way_rail *r)
 {
     uint64_t wait = RETRY_MIN << (r->failures < 5 ? r->failures : 5);
 
@@ -101,41 +53,41 @@ static void wait_longer(struct way_rail *r)
 }
 
 /* One that is lost at once, again and again, must not keep both hosts busy. */
-static void adopted(struct way_rail *r)
+void mcd_way_adopted(struct mcd_way_rail *r)
 {
     r->failures = 0;
     r->retry_at = mcd_now_ns() + (AGAIN_MIN << (r->adopted < 6 ? r->adopted : 6));
     r->adopted++;
 }
 
-static void setup_failed(struct setup *s, const char *why)
+static void setup_failed(struct mcd_way_setup *s, const char *why)
 {
-    struct way_rail *r = &s->way->rails[s->rail];
+    struct mcd_way_rail *r = &s->way->rails[s->rail];
 
     if (r->failures == 0)
         mcd_log_limited(MCD_LOG_INFO, "peer %s, rail %s - %s: %s", s->way->peer->address,
                         r->local[0] != '\0' ? r->local : "any", r->peer, why);
-    wait_longer(r);
+    mcd_way_wait_longer(r);
     setup_free(s);
 }
 
 static void setup_timer(struct mcd_alarm *t)
 {
-    struct setup *s = t->context;
+    struct mcd_way_setup *s = t->context;
 
     if (!s->adopting) {
         setup_failed(s, "the peer did not answer on a fresh data connection");
     } else if (mcs_load_acquire(&s->command.done) == 0) { /* partner: the engine's release */
         mcd_alarm_set(s->way->peer->cluster->agent, t, mcd_now_ns() + MS / 5);
     } else {
-        adopted(&s->way->rails[s->rail]);
+        mcd_way_adopted(&s->way->rails[s->rail]);
         setup_free(s);
     }
 }
 
 static void setup_readable(struct mcd_watch *watch, uint32_t events)
 {
-    struct setup *s = watch->context;
+    struct mcd_way_setup *s = watch->context;
     struct mcd_agent *a = s->way->peer->cluster->agent;
     char text[160];
     ssize_t n;
@@ -180,7 +132,7 @@ static void setup_readable(struct mcd_watch *watch, uint32_t events)
 
 static void setup_dialed(void *context, int fd, int error, const char *text)
 {
-    struct setup *s = context;
+    struct mcd_way_setup *s = context;
     struct mcd_agent *a = s->way->peer->cluster->agent;
 
     (void)error;
@@ -206,8 +158,8 @@ static void setup_dialed(void *context, int fd, int error, const char *text)
 static void setup_begin(struct mcd_way *w, unsigned rail, const ProtobufCBinaryData *token)
 {
     struct mcd_cluster *c = w->peer->cluster;
-    struct way_rail *r = &w->rails[rail];
-    struct setup *s = aligned_alloc(16, (sizeof(*s) + 15) & ~(size_t)15);
+    struct mcd_way_rail *r = &w->rails[rail];
+    struct mcd_way_setup *s = aligned_alloc(16, (sizeof(*s) + 15) & ~(size_t)15);
 
     if (s == NULL)
         return;
@@ -246,13 +198,17 @@ static void add_rail(struct mcd_way *w, const char *local, const char *peer)
         .slice = config->tcp_slice,
         .window = config->tcp_window,
     };
-    struct way_rail *r;
+    struct mcd_way_rail *r;
+    unsigned others = 0;
 
     for (unsigned i = 0; i < w->nrails; i++)
-        if (strcmp(w->rails[i].local, local) == 0 && strcmp(w->rails[i].peer, peer) == 0)
+        others += !w->rails[i].rdma;
+    for (unsigned i = 0; i < w->nrails; i++)
+        if (!w->rails[i].rdma && strcmp(w->rails[i].local, local) == 0 &&
+            strcmp(w->rails[i].peer, peer) == 0)
             return;
     o.local = local[0] != '\0' ? local : "any";
-    if (w->nrails == MCD_RAILS_MAX || mcd_route_rail(w->route, &o) != (int)w->nrails)
+    if (++others > MCD_RAILS_MAX || mcd_route_rail(w->route, &o) != (int)w->nrails)
         return;
     r = &w->rails[w->nrails++];
     snprintf(r->local, sizeof(r->local), "%s", local);
@@ -305,8 +261,10 @@ static void pair_rails(struct mcd_way *w)
 void mcd_ways_pair(struct mcd_peer *p)
 {
     for (unsigned i = 0; p->ways != NULL && i < p->cluster->agent->nengines; i++)
-        if (!p->ways[i].leaving)
+        if (!p->ways[i].leaving) {
             pair_rails(&p->ways[i]);
+            mcd_way_rdma_pair(&p->ways[i]);
+        }
 }
 
 /* ---- tokens ------------------------------------------------------------------------ */
@@ -330,7 +288,8 @@ static void got_tokens(struct mcd_call *call, uint32_t status, const uint8_t *pa
                             w->peer->address, text);
         }
         for (unsigned i = 0; i < w->nrails; i++)
-            w->rails[i].retry_at = now + (status == MCS_BUSY ? RETRY_MIN : RETRY_MAX);
+            if (!w->rails[i].rdma)
+                w->rails[i].retry_at = now + (status == MCS_BUSY ? RETRY_MIN : RETRY_MAX);
     } else {
         for (unsigned i = 0; i < w->nrails; i++)
             for (; w->asked[i] != 0 && used < m->n_token; w->asked[i]--, used++)
@@ -355,12 +314,13 @@ static void ask(struct mcd_way *w, uint64_t now)
         return;
     mcd_route_get_report(w->route, &report);
     for (unsigned i = 0; i < w->nrails; i++) {
-        struct way_rail *r = &w->rails[i];
+        struct mcd_way_rail *r = &w->rails[i];
         uint64_t there = report.rail[i].conns + r->opening;
 
-        if (report.rail[i].conns >= config->tcp_connections && now > r->retry_at + RETRY_MAX)
+        if (!r->rdma && report.rail[i].conns >= config->tcp_connections &&
+            now > r->retry_at + RETRY_MAX)
             r->adopted = 0; /* they have lasted */
-        if (r->unusable || now < r->retry_at || there >= config->tcp_connections)
+        if (r->rdma || r->unusable || now < r->retry_at || there >= config->tcp_connections)
             continue;
         w->asked[i] = (unsigned)(config->tcp_connections - there);
         m.count += w->asked[i];
@@ -376,9 +336,9 @@ static void ask(struct mcd_way *w, uint64_t now)
 
 /* ---- words to the engine ------------------------------------------------------------ */
 
-static void say(struct mcd_way *w, const struct mcd_route_word *word)
+void mcd_way_say(struct mcd_way *w, const struct mcd_route_word *word)
 {
-    struct said *s = calloc(1, sizeof(*s));
+    struct mcd_way_said *s = calloc(1, sizeof(*s));
 
     if (s == NULL) {
         mcd_log_limited(MCD_LOG_ERROR, "no memory to tell an engine about a rail");
@@ -393,10 +353,10 @@ static void say(struct mcd_way *w, const struct mcd_route_word *word)
 
 static void reap_said(struct mcd_way *w)
 {
-    struct said **link = &w->said;
+    struct mcd_way_said **link = &w->said;
 
     while (*link != NULL) {
-        struct said *s = *link;
+        struct mcd_way_said *s = *link;
 
         if (mcs_load_acquire(&s->command.done) == 0) { /* partner: the engine's release */
             link = &s->next;
@@ -415,7 +375,7 @@ void mcd_ways_verdict(struct mcd_peer *p, enum mcs_status verdict)
         return;
     for (unsigned i = 0; i < p->cluster->agent->nengines; i++)
         if (!p->ways[i].leaving)
-            say(&p->ways[i], &word);
+            mcd_way_say(&p->ways[i], &word);
 }
 
 void mcd_ways_net_change(struct mcd_peer *p, const struct mcd_local_rail *rail)
@@ -430,12 +390,12 @@ void mcd_ways_net_change(struct mcd_peer *p, const struct mcd_local_rail *rail)
                                                                      : MCD_RAIL_CARRIER,
                                           .verdict = MCS_OK};
 
-            if (strcmp(w->rails[k].local, rail->text) != 0)
+            if (w->rails[k].rdma || strcmp(w->rails[k].local, rail->text) != 0)
                 continue;
             w->rails[k].unusable = !rail->usable;
             w->rails[k].retry_at = 0;
             w->rails[k].failures = 0;
-            say(w, &word);
+            mcd_way_say(w, &word);
         }
     }
 }
@@ -472,6 +432,7 @@ int mcd_ways_create(struct mcd_peer *p)
             .engine = a->engines[i],
             .slice = a->config.tcp_slice,
             .down_ns = a->config.down_ms * MS,
+            .best_only = a->config.rdma_fallback != 0,
             .peer = p->address,
         };
 
@@ -492,8 +453,10 @@ int mcd_ways_create(struct mcd_peer *p)
         p->ways = NULL;
         return res;
     }
-    for (unsigned i = 0; i < a->nengines; i++)
+    for (unsigned i = 0; i < a->nengines; i++) {
         mcd_engine_call(p->ways[i].engine, &p->ways[i].command, mcd_route_attach, p->ways[i].route);
+        mcd_way_rdma_pair(&p->ways[i]);
+    }
     mcd_ways_poll(p, mcd_now_ns());
     return 0;
 }
@@ -507,6 +470,7 @@ void mcd_ways_poll(struct mcd_peer *p, uint64_t now)
         struct mcd_way *w = &p->ways[i];
 
         reap_said(w);
+        mcd_way_rdma_poll(w, now);
         if (p->state == MCD_PEER_UP && !w->leaving && p->remotes != NULL)
             ask(w, now);
     }
@@ -515,14 +479,14 @@ void mcd_ways_poll(struct mcd_peer *p, uint64_t now)
 /* True: the route is gone. */
 static bool drop_way(struct mcd_way *w)
 {
-    struct setup *next;
+    struct mcd_way_setup *next;
 
     if (!w->leaving) {
         if (mcs_load_acquire(&w->command.done) == 0) /* partner: the engine attaches it still */
             return false;
         w->leaving = true;
         mcd_peer_forget(w->peer, &w->call);
-        for (struct setup *s = w->setups; s != NULL; s = next) {
+        for (struct mcd_way_setup *s = w->setups; s != NULL; s = next) {
             next = s->next;
             if (!s->adopting)
                 setup_free(s);
@@ -530,14 +494,16 @@ static bool drop_way(struct mcd_way *w)
         memset(&w->command, 0, sizeof(w->command));
         mcd_engine_call(w->engine, &w->command, mcd_route_detach, w->route);
     }
-    for (struct setup *s = w->setups; s != NULL; s = next) {
+    for (struct mcd_way_setup *s = w->setups; s != NULL; s = next) {
         next = s->next;
         if (mcs_load_acquire(&s->command.done) != 0) /* partner: the engine's release */
             setup_free(s);
     }
     reap_said(w);
-    if (w->setups != NULL || w->said != NULL || mcs_load_acquire(&w->command.done) == 0)
+    if (!mcd_way_rdma_leave(w) || w->setups != NULL || w->said != NULL ||
+        mcs_load_acquire(&w->command.done) == 0)
         return false;
+    mcd_way_rdma_left(w);
     if (w->route != NULL)
         mcd_route_destroy(w->route);
     w->route = NULL;

@@ -12,6 +12,7 @@
  *           loss    the same, one connection lost on the way, at either agent
  *           restart the mix, under mcshmd --supervise
  *           resume  an agent that dies under it, and the next one
+ *           rdma    two agents over RDMA rails (tests/rdma)
  *           meta    a name in the cluster's metadata, published and withdrawn
  * fails   1: MCS_FAIL(), the call site takes an errno
  */
@@ -191,6 +192,11 @@
     X(resume_send, library, resume, 0, "all is handed back")                                       \
     X(resume_answered, library, resume, 0, "queues run again, tasks are judged as before")         \
     X(resume_told, library, resume, 0, "tasks are judged anew, sleepers sleep")                    \
+    /* ---- agent: queue pairs with other agents ---- */                                           \
+    X(pair_begun, agent, rdma, 1, "a queue pair is about to be made")                              \
+    X(pair_made, agent, rdma, 1, "one that a peer asks for is made, it does not receive yet")      \
+    X(pair_ready, agent, rdma, 0, "it receives, the peer does not know")                           \
+    X(pair_connected, agent, rdma, 1, "both ends can send, no engine has it here")                 \
     /* ---- agent: metadata ---- */                                                                \
     X(lease_granted, agent, meta, 1, "a lease is answered, and not noted")                         \
     X(lease_renewed, agent, meta, 1, "a lease's renewal is answered")                              \
