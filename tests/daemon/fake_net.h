@@ -74,7 +74,9 @@ static struct {
     unsigned cancel_turns; /* that it takes to give a slice back */
     bool stubborn;         /* gives nothing back that is canceled */
     bool haunt; /* what is left of lost connections lands at any time, until it is killed */
-    uint64_t last_length; /* of the slice that was posted last */
+    uint64_t last_length;                            /* of the slice that was posted last */
+    const struct mct_rdma_memory *last_registration; /* likewise */
+    const struct mct_rdma_keys *last_keys;
 } fake;
 
 static inline uint64_t fake_random(void)
@@ -242,6 +244,8 @@ static unsigned fake_post(struct mct_link *l, struct mct_slice *const *slices, u
                 cr_assert(z->canceled || !fake_overlap(z, s),
                           "a WRITE while a lost one may still land");
         fake.last_length = s->length;
+        fake.last_registration = s->registration;
+        fake.last_keys = s->remote_keys;
         i->slice = s;
         i->conn = s->conn = l->conns[l->turn++ % l->nconns];
         i->begins = l->busy_until > fake.now ? l->busy_until : fake.now;

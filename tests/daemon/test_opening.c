@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Segments of other hosts: how they are opened, described, and what owners may say. */
 #include "agents.h"
+#include "daemon/remote_open.h"
+#include "transports/rdma/rdma.h"
 
 /* An owner whose answers the test makes up. */
 struct owner {
@@ -12,6 +14,7 @@ struct owner {
     int listener;      /* for its data connections, -1: it gives none */
     uint32_t total[2]; /* said in the first and second page */
     uint32_t count[2];
+    void (*keys)(Mcd__Buffers *m); /* what it says of RDMA keys */
 };
 
 static void answer_open(struct owner *o, const struct mcd_wire_header *h)
@@ -47,6 +50,8 @@ static void answer_describe(struct owner *o, const struct mcd_wire_header *h, ui
     m.length = length;
     m.access = access;
     m.node = node;
+    if (o->keys != NULL)
+        o->keys(&m);
     ag_raw_answer(&o->raw, h, MCS_OK, &m.base);
     free(address);
     free(length);
@@ -133,6 +138,80 @@ Test(opening, a_description_that_grows_between_its_pages_is_nonsense, .timeout =
     owner_until(&a, &o, x.calls != 0);
     cr_assert_eq(x.status, MCS_PROTOCOL, "%s", x.text);
     cr_assert_geq(a.cluster->wire_stats.malformed, 1);
+    ag_raw_fini(&o.raw);
+    ag_fini(&a);
+}
+
+static uint64_t key_nics_[1] = {7}, key_chunk_[16];
+static uint32_t key_mask_[16], rkey_[16];
+
+/* Each buffer has one key on one device. */
+static void good_keys(Mcd__Buffers *m)
+{
+    for (unsigned i = 0; i < 16; i++) {
+        key_chunk_[i] = 1 << 20;
+        key_mask_[i] = 1;
+        rkey_[i] = 100 + i;
+    }
+    m->nic = key_nics_;
+    m->key_chunk = key_chunk_;
+    m->key_nics = key_mask_;
+    m->rkey = rkey_;
+    m->n_nic = 1;
+    m->n_key_chunk = m->n_key_nics = m->n_rkey = m->n_address;
+}
+
+static void few_keys(Mcd__Buffers *m)
+{
+    good_keys(m);
+    m->n_rkey--;
+}
+
+static void other_keys(Mcd__Buffers *m)
+{
+    good_keys(m);
+    m->n_key_chunk--;
+}
+
+/* The keys that it names are the buffers' own, and fewer of them than it says are nonsense. */
+Test(opening, a_description_with_keys, .timeout = 60)
+{
+    static void (*const bad[])(Mcd__Buffers *) = {few_keys, other_keys};
+    const struct mct_rdma_keys *k;
+    struct ag a;
+    struct owner o;
+    struct ag_opened x;
+
+    ag_init(&a);
+    owner_init(&o, &a);
+    o.total[0] = o.total[1] = 15;
+    o.count[0] = 10;
+    o.count[1] = 5;
+    o.keys = good_keys;
+    ag_open(&a, &x, "127.0.0.1:1", "x", 5);
+    owner_until(&a, &o, x.calls != 0);
+    cr_assert_eq(x.status, MCS_OK, "%s", x.text);
+    cr_assert_eq(x.segment->snapshot->count, 15);
+    for (uint32_t i = 0; i < 15; i++) {
+        k = x.segment->snapshot->buffers[i].keys;
+        cr_assert(k != NULL && k->nnics == 1 && k->nchunks == 1 && k->nics[0] == 7);
+        cr_assert_eq(k->address, (i + 1) * 4096);
+        cr_assert_eq(k->rkeys[0], 100 + i % 10, "numbered by page");
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        uint64_t before = a.cluster->wire_stats.malformed;
+
+        o.keys = bad[i];
+        mcs_fetch_add(&x.segment->remote->wanted, 1u); /* partner: mcd_remotes_poll() */
+        owner_until(&a, &o, x.segment->remote->status == MCS_PROTOCOL);
+        cr_assert_eq(a.cluster->wire_stats.malformed, before + 1);
+        cr_assert_not_null(x.segment->snapshot->buffers[0].keys, "what it said before still holds");
+        o.keys = good_keys;
+        mcd_remote_revive(x.segment->remote);
+        owner_until(&a, &o, x.segment->remote->described);
+    }
+    mcd_segment_put(x.segment);
+    ag_settle(&a);
     ag_raw_fini(&o.raw);
     ag_fini(&a);
 }

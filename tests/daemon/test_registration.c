@@ -2,6 +2,7 @@
 /* Memory of clients and the RDMA devices that it is registered with: when, how, and until when. */
 #include "rdma_agent.h"
 #include "tests/fake-verbs/fake.h" /* linked with it: Makefile */
+#include "tests/fuzz/limbo.h"
 
 #define CHUNK (UINT64_C(1) << 20)
 #define SIZE (UINT64_C(4) << 20)
@@ -488,4 +489,67 @@ Test(registration, clients_end_whatever_their_request_waits_for)
         fake_unblock(g.devices[0]);
         ra_fini(&g);
     }
+}
+
+/* ---- after a restart ---------------------------------------------------------------------- */
+
+/* Who comes back waits for no device, and neither do those who wait for him; the registrations follow. */
+Test(registration, what_comes_back_after_a_restart_is_registered_meanwhile)
+{
+    static const uint8_t none[1];
+    struct fz z = {.at = none, .end = none};
+    union mcs_msg_body b;
+    struct mcd_session *s;
+    struct mcd_extent *e;
+    struct ra_client c;
+    uint64_t version;
+    int pair[2];
+    struct ra g;
+
+    ra_init(&g, CHUNK, true);
+    limbo_begin(g.agent, &z);
+    fake_block(FAKE_REG_MR, g.devices[1]);
+    memset(&c, 0, sizeof(c));
+    c.answer_fd = -1;
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+    c.fd = pair[0];
+    mcd_session_accept(g.agent, pair[1]);
+    memset(&b, 0, sizeof(b));
+    b.restore.abi_version = MCS_ABI_VERSION;
+    b.restore.session_incarnation = LIMBO_SESSION(0);
+    ra_send(&c, MCS_MSG_RESTORE, &b, &limbo_kept[0].region, 1);
+    ra_until(&g, ra_answered(&c));
+    cr_assert_eq(c.m.h.status, MCS_OK, "%s", c.m.b.error.text);
+    memset(&b, 0, sizeof(b));
+    b.extent_back.extent = LIMBO_HANDLE(0);
+    b.extent_back.size = LIMBO_EXTENT_SIZE;
+    ra_send(&c, MCS_MSG_EXTENT_BACK, &b, &limbo_kept[0].extents[0], 1);
+    ra_until(&g, ra_answered(&c));
+    cr_assert_eq(c.m.h.status, MCS_OK, "%s", c.m.b.error.text);
+    cr_assert_eq(ra_buffer(&g, &c, MCS_MSG_BUFFER_ADD, LIMBO_HANDLE(0), 0, 4096, RW), MCS_OK);
+    cr_assert_eq(ra_buffer(&g, &c, MCS_MSG_BUFFER_ADD, LIMBO_HANDLE(0), 8192, 4096, RW), MCS_OK);
+    s = g.agent->sessions;
+    while (s->incarnation != LIMBO_SESSION(0))
+        s = s->next;
+    e = mcd_session_extent(s, LIMBO_HANDLE(0));
+    cr_assert_eq(s->segment->snapshot->count, 2);
+    cr_assert_null(e->registration);
+    cr_assert_eq(g.agent->registry.pending, 3);
+    version = s->segment->version;
+
+    fake_unblock(g.devices[1]);
+    ra_until(&g, g.agent->registry.pending == 0);
+    cr_assert_not_null(e->registration);
+    for (uint32_t i = 0; i < 2; i++)
+        cr_assert_eq(s->segment->snapshot->buffers[i].registration->state, MCD_REGISTRATION_MADE);
+    cr_assert_gt(s->segment->version, version, "peers describe it again");
+    cr_assert_eq(fake_count(FAKE_MR, NULL), 3 * RA_DEVICES);
+
+    ra_leave(&c);
+    for (s = g.agent->sessions; s != NULL; s = s->next)
+        if (s->socket < 0) /* nobody comes back for it */
+            mcd_session_end(s, NULL);
+    ra_until(&g, g.agent->sessions == NULL && g.agent->registry.count == 0);
+    limbo_end(g.agent);
+    ra_fini(&g);
 }

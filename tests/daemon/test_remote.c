@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tasks to another host, from the ring to the slot, over a fake transport. */
 #include "far.h"
+#include "transports/rdma/rdma.h"
 
 #define MiB (1u << 20)
 
@@ -127,6 +128,56 @@ Test(remote, pieces_join_within_one_buffer_only)
     fix_push(&x.f, &d);
     far_completes(&x, &d, 128);
     cr_assert_eq(far_link(&x, 0)->posted, 2u);
+    far_fini(&x);
+}
+
+/* A slice has the registrations of both its ends as they are when it is posted, where it may use them. */
+Test(remote, slices_know_the_registrations_of_their_ends)
+{
+    static const struct mct_rdma_keys keys[2];
+    struct far x;
+    struct mcs_desc d;
+    struct mcd_snapshot *s;
+    struct mct_rdma_memory *memory = (struct mct_rdma_memory *)&x;
+
+    far_init(&x, 1);
+    s = calloc(1, sizeof(*s) + 2 * sizeof(struct mcd_buffer));
+    s->count = 2;
+    for (unsigned i = 0; i < 2; i++)
+        s->buffers[i] = (struct mcd_buffer){.address = FAKE_BASE + i * 4096,
+                                            .length = 4096,
+                                            .access = MCS_ACCESS_READ,
+                                            .keys = &keys[i]};
+    s->buffers[1].access = MCS_ACCESS_WRITE;
+    free(x.segment->snapshot);
+    x.segment->snapshot = s;
+
+    d = far_desc(&x, MCS_OP_READ, 0, 0, 0, 4096);
+    fix_push(&x.f, &d);
+    far_completes(&x, &d, 4096);
+    cr_assert(fake.last_registration == NULL && fake.last_keys == NULL, "the own end has none");
+
+    x.f.local.registration = memory;
+    d = far_desc(&x, MCS_OP_READ, 1, 0, 0, 4096);
+    fix_push(&x.f, &d);
+    far_completes(&x, &d, 4096);
+    cr_assert_eq(fake.last_registration, memory);
+    cr_assert_eq(fake.last_keys, &keys[0]);
+
+    d = far_desc(&x, MCS_OP_WRITE, 2, 0, 4096 + 96, 4000);
+    fix_push(&x.f, &d);
+    far_completes(&x, &d, 4000);
+    cr_assert_eq(fake.last_registration, memory);
+    cr_assert_eq(fake.last_keys, &keys[1]);
+
+    fake.last_registration = NULL;
+    mcs_store_release(&x.remote.fresh,
+                      x.remote.wanted + 1); /* as if its owner had been asked again */
+    d = far_desc(&x, MCS_OP_WRITE, 3, 0, 0, 4096);
+    fix_push(&x.f, &d);
+    far_ends(&x, &d, MCS_STATE_INVALID, MCS_ACCESS);
+    cr_assert_null(fake.last_registration, "a write without the right does not leave");
+    x.f.local.registration = NULL;
     far_fini(&x);
 }
 
