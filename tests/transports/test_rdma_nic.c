@@ -302,13 +302,15 @@ Test(rdma_events, a_burst_is_taken_whole_and_the_other_port_is_let_alone)
 {
     struct fake_device *d;
     struct mct_rdma_nic n;
+    struct mct_rdma_options o = options();
 
     fake_reset();
     d = fake_add("fake0");
     d->nports = 2;
     d->ports[1] = d->ports[0];
     d->attr.phys_port_cnt = 2;
-    begin();
+    o.devices = "fake0/1 fake0/2"; /* here no sysfs tells how many ports there are */
+    begin_with(&o);
     cr_assert_eq(mct_rdma_nics(rdma), 2);
     AWAIT(nic(0).state == MCT_RDMA_UP && nic(1).state == MCT_RDMA_UP);
     fake_port_state(d, 2, IBV_PORT_DOWN, false);
@@ -537,6 +539,49 @@ Test(rdma_lives, a_nic_that_hangs_holds_up_no_other)
     destroy_memory(m);
     AWAIT(fake_count(FAKE_QP, NULL) == 0);
     end();
+}
+
+Test(rdma_lives, a_nic_that_hangs_while_it_opens_does_not_keep_the_agent_from_starting,
+     .timeout = 60)
+{
+    struct fake_device *d;
+
+    fake_reset();
+    d = fake_add("fake0");
+    fake_add("fake1");
+    fake_block(FAKE_OPEN_DEVICE, d);
+    begin();
+    cr_assert_eq(nic(0).state, MCT_RDMA_CLOSED);
+    cr_assert(strstr(nic(0).why, "being opened") != NULL, "%s", nic(0).why);
+    cr_assert_eq(nic(1).state, MCT_RDMA_UP);
+    cr_assert(strstr(logged, "did not open") != NULL, "%s", logged);
+    fake_unblock(d);
+    AWAIT(nic(0).state == MCT_RDMA_UP);
+    AWAIT(changes[0] >= 1);
+    end();
+}
+
+Test(rdma_lives, a_nic_that_hangs_at_the_end_is_left_to_its_thread, .timeout = 60)
+{
+    struct fake_device *d;
+    uint64_t began;
+
+    fake_reset();
+    d = fake_add("fake0");
+    fake_add("fake1");
+    begin();
+    mct_rdma_ops.fini(instance);
+    fake_block(FAKE_ANY, d);
+    cr_assert(fake_await_blocked(d, 1)); /* the look at its port */
+    began = mct_rdma_ms();
+    mct_rdma_destroy(rdma);
+    cr_assert_lt(mct_rdma_ms() - began, 15000);
+    cr_assert(strstr(logged, "did not answer") != NULL, "%s", logged);
+    cr_assert_eq(fake_count(FAKE_CONTEXT, NULL), 1);
+    fake_unblock(d);
+    for (began = mct_rdma_ms(); fake_count(FAKE_CONTEXT, NULL) != 0; usleep(1000))
+        cr_assert_lt(mct_rdma_ms() - began, WAIT_MS);
+    cr_assert_eq(fake_leaks(), 0);
 }
 
 Test(rdma_lives, a_cancelled_tasks_pair_does_not_wait_for_a_registration)

@@ -49,7 +49,7 @@ struct mct_rdma_jobs {
     struct mct_rdma_job *first, *last;
 };
 
-/* One life's registration of one memory. Never freed before the memory: engines may be reading it. */
+/* One life's registration of one memory. Of local ones never freed before the memory: engines may be reading it. */
 struct mct_rdma_registration {
     struct mct_rdma_registration *retired_next;
     uint64_t id; /* of the nic's life */
@@ -216,6 +216,7 @@ struct mct_rdma {
     bool quiet; /* nobody is called: creating or destroying */
     bool keys_changed;
     struct mct_rdma_memory *memories, *ripe;
+    struct mct_rdma *abandoned_next;
 };
 
 #define MCT_RDMA_LOG_ERROR 0 /* as the agent counts them */

@@ -439,8 +439,14 @@ void mct_rdma_memory_result(struct mct_rdma *r, struct mct_rdma_job *j)
 
     slot->busy = false;
     if (j->kind == MCT_RDMA_JOB_DEREGISTER) {
-        slot->held->retired_next = m->retired;
-        m->retired = slot->held;
+        /* Engines read those of local memory (mct_rdma_memory_lkey), and nobody tells when they have; there are few. Of
+         * published buffers there are many, and keys that this thread asked for are good until it comes here. */
+        if (m->range.access != 0) {
+            free_registration(slot->held);
+        } else {
+            slot->held->retired_next = m->retired;
+            m->retired = slot->held;
+        }
         slot->held = NULL;
         slot->bad = false;
     } else if (j->res != 0) {

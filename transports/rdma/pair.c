@@ -118,7 +118,8 @@ static void wake(const struct mct_rdma_nic_port *port)
     mct_rdma_kick(port->wake_fd);
 }
 
-/* What a destructor said; a device that was unplugged has nothing left of its objects. */
+/* What a destructor said. The kernel refuses with EIO once a device is unplugged: its driver has stopped it by then, and
+ * nothing is left of its objects. */
 static bool is_gone(const struct mct_rdma_device *d, int res)
 {
     return res == 0 || (d->dead && (res == EIO || res == ENODEV || res == ENXIO));

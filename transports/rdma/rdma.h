@@ -99,13 +99,16 @@ struct mct_rdma_host {
 };
 
 /*
- * Opens every device that the lists allow, and waits for all. 0 also where there is none, or none could be
+ * Opens every device that the lists allow, and waits for all, for at most five seconds. Those that come later
+ * are used if `devices` names them (not by a pattern), or if they were there before. 0 also where there is none, or none could be
  * opened: mct_rdma_nics() tells. Error: the lists are malformed, or memory or descriptors are out; one
- * sentence in `error`.
+ * sentence in `error`. It sets an environment variable of libibverbs: called
+ * while no other thread asks for one.
  */
 int mct_rdma_create(const struct mct_rdma_options *o, const struct mct_rdma_host *h,
                     struct mct_rdma **out, char *error, size_t error_size);
-/* After the engines' instances have ended and all memories were destroyed. */
+/* After the engines' instances have ended and all memories were destroyed. Waits for the nics' threads, for at most ten
+ * seconds: what one that hangs may touch stays. */
 void mct_rdma_destroy(struct mct_rdma *r);
 int mct_rdma_fd(const struct mct_rdma *r);
 void mct_rdma_run(struct mct_rdma *r);
