@@ -271,6 +271,13 @@ static void metrics(struct mcd_agent *a, struct text *t)
     gauge(t, "pool_used_bytes", "Memory that clients have", a->pool.used);
     gauge(t, "pool_page_bytes", "Page size of the newest extent", a->pool.page_size);
     gauge(t, "extents", "Extents", a->pool.count);
+    gauge(t, "rdma_unregistered_bytes",
+          "Extents and buffers that are reached over other transports, since RDMA devices did not "
+          "take them",
+          a->registry.unregistered_bytes);
+    gauge(t, "rdma_registrations_pending",
+          "Extents and buffers that RDMA devices are taking, or letting go of",
+          a->registry.pending);
     gauge(t, "uptime_seconds", "Time since the agent started",
           (mcd_now_ns() - a->started_ns) / 1000000000);
 }

@@ -13,7 +13,7 @@ struct mcd_totals {
     uint64_t sessions_accepted, sessions_refused, sessions_ended, sessions_thrown_out;
     uint64_t requests, requests_refused, protocol_errors, descriptors_unwanted, version_errors;
     uint64_t unmapped_refused, revoke_timeouts;
-    uint64_t page_fallbacks, memory_refused;
+    uint64_t page_fallbacks, memory_refused, rdma_registrations_failed;
     uint64_t restarts, sessions_restored, sessions_lost, restores_refused;
     uint64_t peer_connects, peer_connects_failed, peer_auth_failures, peer_version_refused;
     uint64_t peer_malformed, peer_greeting_timeouts, peer_overflows, guests_accepted,
