@@ -454,6 +454,30 @@ Test(registration, a_device_that_hangs_keeps_memory_and_nobody_else)
     ra_fini(&g);
 }
 
+Test(registration, a_device_that_hangs_is_said_once)
+{
+    struct ra_client c;
+    struct ra g;
+
+    ra_init(&g, CHUNK, false);
+    ra_arrive(&g, &c);
+    (void)publish_one(&g, &c);
+    mcd_registry_look(&g.agent->registry, mcd_now_ns() + UINT64_C(60000000000));
+    cr_assert_not(g.agent->registry.told, "what is registered waits for nobody");
+    fake_block(FAKE_DEREG_MR, g.devices[0]);
+    ra_leave(&c);
+    ra_until(&g, g.agent->sessions == NULL);
+    mcd_registry_look(&g.agent->registry, mcd_now_ns());
+    cr_assert_not(g.agent->registry.told, "it may still answer");
+    mcd_registry_look(&g.agent->registry, mcd_now_ns() + UINT64_C(11000000000));
+    cr_assert(g.agent->registry.told);
+    fake_unblock(g.devices[0]);
+    ra_until(&g, g.agent->registry.pending == 0);
+    mcd_registry_look(&g.agent->registry, mcd_now_ns());
+    cr_assert_not(g.agent->registry.told, "the next time is another one");
+    ra_fini(&g);
+}
+
 Test(registration, clients_end_whatever_their_request_waits_for)
 {
     static const enum fake_call calls[] = {FAKE_REG_MR, FAKE_DEREG_MR};

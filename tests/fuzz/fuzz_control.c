@@ -10,7 +10,8 @@
  *
  * The agent is all there but its sockets and its loop, which is played here step by step, its engine
  * too. Built for libFuzzer by tests/fuzz/run; tests/daemon/test_control_fuzz.c runs the same entry in
- * ordinary builds.
+ * ordinary builds, and test_rdma_control_fuzz.c with RDMA devices: FUZZ_CONTROL_MADE is called when the agent
+ * is there, FUZZ_CONTROL_BEGIN before an input, FUZZ_CONTROL_END when nothing should be left of it.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -143,6 +144,9 @@ static void make_agent(void)
     o.control_fd = agent->event_fd;
     fz_must(mcd_engine_create(&o, &agent->engines[0]) == 0, "engine");
     agent->nengines = 1;
+#ifdef FUZZ_CONTROL_MADE
+    FUZZ_CONTROL_MADE();
+#endif
 }
 
 /* For programs that go on without it. */
@@ -163,8 +167,13 @@ void fuzz_control_fini(void)
 static void dispatch(const struct epoll_event *ev)
 {
     struct mcd_session *s = (struct mcd_session *)(uintptr_t)(ev->data.u64 & ~UINT64_C(15));
+    struct mcd_watch *w = (struct mcd_watch *)(uintptr_t)(ev->data.u64 & ~UINT64_C(15));
     uint64_t v;
 
+    if ((ev->data.u64 & 15) == MCD_SOURCE_WATCH) {
+        w->ready(w, ev->events);
+        return;
+    }
     if ((ev->data.u64 & 15) == MCD_SOURCE_EVENT) {
         if (read(agent->event_fd, &v, sizeof(v)) < 0)
             return;
@@ -710,7 +719,8 @@ static void ask(void)
 
 static bool all_gone(unsigned fds)
 {
-    return agent->sessions == NULL && agent->pool.used == 0 && open_fds() == fds;
+    return agent->sessions == NULL && agent->pool.used == 0 && agent->registry.count == 0 &&
+           open_fds() == fds;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -724,6 +734,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         pump(0);
     }
     fds = open_fds();
+#ifdef FUZZ_CONTROL_BEGIN
+    FUZZ_CONTROL_BEGIN(data, size);
+#endif
     for (unsigned i = 0; i < CLIENTS; i++)
         clients[i].fd = -1;
     next_address = agent->pool.next_address;
@@ -760,5 +773,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fz_must(agent->pool.extents == NULL && agent->queue_memory == 0, "memory is left");
     fz_must(agent->engines[0]->nhot + agent->engines[0]->ncold == 0, "queues are left");
     fz_must(agent->engines[0]->wheel->set == 0, "timers are left");
+#ifdef FUZZ_CONTROL_END
+    FUZZ_CONTROL_END();
+#endif
     return 0;
 }
