@@ -135,6 +135,25 @@ static void fake_land(struct fake_item *i)
     fake.leftovers_landed++;
 }
 
+/* The peer's agent has ended this connection: what was left of it is gone. */
+static inline void fake_end(uint64_t conn)
+{
+    struct fake_item **z = &fake.leftovers;
+
+    while (*z != NULL) {
+        struct fake_item *i = *z;
+
+        if (i->conn != conn) {
+            z = &i->next;
+            continue;
+        }
+        *z = i->next;
+        if (fake_random() % 2 == 0)
+            fake_land(i); /* just in time */
+        fake_free(i);
+    }
+}
+
 static inline void fake_lose(struct mct_link *l, uint64_t conn, int error)
 {
     struct fake_item **at = &l->items;
@@ -412,27 +431,27 @@ static bool fake_turn(struct mct *t)
         l->items_end = at;
         if (l->kill_asked != 0 && !l->silent && fake.now >= l->kill_at && l->nconns != 0) {
             uint64_t conn = l->kill_asked;
-            struct fake_item **z = &fake.leftovers;
 
             l->kill_asked = 0;
-            while (*z != NULL) {
-                struct fake_item *i = *z;
-
-                if (i->conn != conn) {
-                    z = &i->next;
-                    continue;
-                }
-                *z = i->next;
-                if (fake_random() % 2 == 0)
-                    fake_land(i); /* just in time */
-                fake_free(i);
-            }
+            fake_end(conn);
             fake.killed++;
             fake.host.killed(fake.host.context, l, conn);
             any = true;
         }
     }
     return any;
+}
+
+/* Of a second transport in the same world: the first one's turn is for both. */
+static inline bool fake_no_turn(struct mct *t)
+{
+    (void)t;
+    return false;
+}
+
+static inline void fake_no_fini(struct mct *t)
+{
+    (void)t;
 }
 
 static bool fake_pending(const struct mct *t)
@@ -467,6 +486,29 @@ static const struct mct_ops fake_ops = {
     .dismiss = fake_dismiss,
     .quiesce = fake_quiesce,
     .turn = fake_turn,
+    .pending = fake_pending,
+    .stats = fake_stats,
+};
+
+/* A better transport, whose ends are registered with its devices and whose connections the agents end. */
+static const struct mct_ops fake_rdma_ops = {
+    .name = "fake rdma",
+    .path = MCS_PATH_RDMA,
+    .capabilities =
+        MCT_CAP_CROSS_HOST | MCT_CAP_HOST_MEMORY | MCT_CAP_KILL_BY_AGENT | MCT_CAP_REGISTERED,
+    .init = fake_init,
+    .fini = fake_no_fini,
+    .connect = fake_connect,
+    .disconnect = fake_disconnect,
+    .adopt = fake_adopt,
+    .abort = fake_abort,
+    .post = fake_post,
+    .cancel = fake_cancel,
+    .progress = fake_progress,
+    .serve = fake_serve,
+    .dismiss = fake_dismiss,
+    .quiesce = fake_quiesce,
+    .turn = fake_no_turn,
     .pending = fake_pending,
     .stats = fake_stats,
 };

@@ -42,13 +42,16 @@ static inline struct mcd_segment *far_segment(struct mcd_remote *remote, struct 
     return s;
 }
 
-static inline struct mcd_route *far_route(struct mcd_engine *g, unsigned rails, uint64_t slice)
+/* Rails of the better transport, then of the other. */
+static inline struct mcd_route *far_route_tiers(struct mcd_engine *g, unsigned rdma, unsigned tcp,
+                                                uint64_t slice, bool best_only)
 {
     struct mcd_route_options o = {
         .engine = g,
         .id = 1,
         .slice = slice,
         .down_ns = 50000000,
+        .best_only = best_only,
         .peer = "peer",
     };
     struct mcd_rail_options rail = {
@@ -64,13 +67,20 @@ static inline struct mcd_route *far_route(struct mcd_engine *g, unsigned rails, 
     rail.local = local;
 
     cr_assert_eq(mcd_route_create(&o, &r), 0);
-    for (unsigned i = 0; i < rails; i++) {
+    for (unsigned i = 0; i < rdma + tcp; i++) {
+        rail.ops = i < rdma ? &fake_rdma_ops : &fake_ops;
+        rail.tier = i < rdma ? 0 : 1;
         snprintf(local, sizeof(local), "198.51.100.%u", i + 1);
         rail.rank = i;
         cr_assert_eq(mcd_route_rail(r, &rail), (int)i);
     }
     fix_call(g, mcd_route_attach, r);
     return r;
+}
+
+static inline struct mcd_route *far_route(struct mcd_engine *g, unsigned rails, uint64_t slice)
+{
+    return far_route_tiers(g, 0, rails, slice, false);
 }
 
 static inline struct mct_link *far_link(const struct far *x, unsigned rail)
@@ -86,10 +96,10 @@ static inline uint64_t far_adopt(struct far *x, struct mcd_route *r, unsigned ra
     return c.conn.id;
 }
 
-static inline void far_init(struct far *x, unsigned rails)
+static inline void far_init_tiers(struct far *x, unsigned rdma, unsigned tcp, bool best_only)
 {
-    static const struct mct_ops *const nets[] = {&fake_ops};
-    struct mcd_engine_options o = {.nets = nets, .nnets = 1, .clock = fake_clock};
+    static const struct mct_ops *const nets[] = {&fake_ops, &fake_rdma_ops};
+    struct mcd_engine_options o = {.nets = nets, .nnets = 2, .clock = fake_clock};
 
     memset(x, 0, sizeof(*x));
     memset(&fake, 0, sizeof(fake));
@@ -99,12 +109,17 @@ static inline void far_init(struct far *x, unsigned rails)
     fake.inbox_room = UINT32_MAX;
     fake.memory = calloc(1, FAKE_SIZE);
     fix_init_nets(&x->f, MCS_ACCESS_READ | MCS_ACCESS_WRITE, 256 << 10, &o);
-    x->route = far_route(x->f.engine, rails, 256 << 10);
-    for (unsigned i = 0; i < rails; i++)
-        far_adopt(x, x->route, i);
+    x->route = far_route_tiers(x->f.engine, rdma, tcp, 256 << 10, best_only);
     x->segment = far_segment(&x->remote, x->route);
     x->open = (struct mcd_open){.handle = FAR_SEGMENT, .segment = x->segment};
     x->f.session->opens[MCD_HANDLE_INDEX(FAR_SEGMENT)] = &x->open;
+}
+
+static inline void far_init(struct far *x, unsigned rails)
+{
+    far_init_tiers(x, 0, rails, false);
+    for (unsigned i = 0; i < rails; i++)
+        far_adopt(x, x->route, i);
 }
 
 static inline void far_fini(struct far *x)
@@ -231,7 +246,8 @@ static inline void far_args(struct far *x, const struct mcs_piece *pieces, uint6
     a->total = a->notify + a->name_length + a->message_length;
 }
 
-static inline void far_completes(struct far *x, const struct mcs_desc *d, uint64_t bytes)
+static inline void far_completes_over(struct far *x, const struct mcs_desc *d, uint64_t bytes,
+                                      unsigned path)
 {
     struct mcs_slot s = fix_end(&x->f, d);
 
@@ -239,8 +255,13 @@ static inline void far_completes(struct far *x, const struct mcs_desc *d, uint64
                  fix_error(s));
     cr_assert_eq(fix_error(s), MCS_OK);
     cr_assert_eq(s.bytes, bytes);
-    cr_assert_eq(far_path(s), MCS_PATH_TCP);
+    cr_assert_eq(far_path(s), path, "path %u", far_path(s));
     cr_assert(far_settled(s));
+}
+
+static inline void far_completes(struct far *x, const struct mcs_desc *d, uint64_t bytes)
+{
+    far_completes_over(x, d, bytes, MCS_PATH_TCP);
 }
 
 static inline void far_ends(struct far *x, const struct mcs_desc *d, unsigned state, unsigned error)
