@@ -140,6 +140,25 @@ Test(rdma_errors, a_bad_peer_does_not_blame_the_nic)
     fix_fini(&f);
 }
 
+/* Faults of the nic's own with nothing that comes through in between put it out of use. */
+Test(rdma_errors, a_nic_with_faults_is_left_alone)
+{
+    struct fix f;
+    struct mct_slice s[MCT_RDMA_CONNS];
+    struct mct_rdma_nic nic;
+
+    fix_init(&f, MCT_RDMA_CONNS);
+    fake_spoil(f.a.devices[0], NULL, 1, MCT_RDMA_CONNS, IBV_WC_LOC_PROT_ERR, 0);
+    for (unsigned i = 0; i < MCT_RDMA_CONNS; i++) {
+        s[i] = fix_slice(&f, MCT_WRITE, 0, 0, 65536);
+        cr_assert_eq(fix_post(&f, &s[i]), 1u);
+    }
+    fix_until(&f, f.a.lost == MCT_RDMA_CONNS);
+    fix_until(&f, (mct_rdma_nic(f.a.r, 0, &nic), nic.state == MCT_RDMA_DOWN));
+    cr_assert_eq(nic.faults, (uint64_t)MCT_RDMA_CONNS);
+    fix_fini(&f);
+}
+
 /* The provider does not take the nth request of a chain. What was not posted was never sent. */
 Test(rdma_errors, a_doorbell_fails)
 {

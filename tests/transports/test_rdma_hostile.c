@@ -100,6 +100,35 @@ Test(rdma_hostile, too_many_notifications)
     hostile_to_target(&h, 64, MCT_RDMA_NOTICES + 1);
 }
 
+/* A peer that goes on asking and acknowledges no answer: it keeps few entries of the queues that others share, and no
+ * buffer, and is found out. */
+Test(rdma_hostile, answers_are_not_taken)
+{
+    struct mct_rdma_header h = TO_TARGET(.id = 1);
+    struct fix f;
+    struct fake_stats st;
+
+    fix_init(&f, 2);
+    fake_pace(f.b.devices[0], FAKE_HELD); /* what b sends is not acknowledged */
+    h.conn = f.ids[0];
+    for (unsigned i = 0; i < 3 * MCT_RDMA_NOTICES && f.b.left == 0; i++) {
+        h.id = i + 1;
+        inject(&f.a, f.pa[0], &h, sizeof(h));
+        for (unsigned k = 0; k < 10; k++)
+            fix_turn(&f);
+        fake_stats(f.b.devices[0], &st);
+        cr_assert_leq(st.most_outstanding, MCT_RDMA_NOTICES);
+        cr_assert_eq(f.pb[1]->port->srq_depth,
+                     ((struct mct_rdma_poller *)f.pb[1]->port->engine)->nsends);
+    }
+    fix_until(&f, f.b.left == 1);
+    cr_assert_eq(f.b.left_error, -EPROTO);
+    fake_pace(f.b.devices[0], FAKE_AT_ONCE);
+    mct_rdma_ops.abort(f.link, -ECONNRESET);
+    fix_until(&f, f.a.lost == 2);
+    fix_fini(&f);
+}
+
 /* Answers to nothing, twice, with a payload, of another connection. */
 Test(rdma_hostile, answers)
 {

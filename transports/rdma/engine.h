@@ -79,7 +79,8 @@ struct mct_rdma_poller {
     uint32_t nsends;
     uint32_t *receives; /* message buffers that are to be posted */
     uint32_t nreceives;
-    bool failed, faulted;     /* lost; the nic's last completion told of a fault of its own */
+    bool failed;              /* lost */
+    bool fine;                /* something came through, and the nic was not told */
     uint64_t polled, emptied; /* completions; polls that left none */
 };
 
@@ -163,6 +164,7 @@ struct mct {
     unsigned chained;
     struct ibv_send_wr wrs[MCT_RDMA_CHAIN];
     struct ibv_sge sges[MCT_RDMA_CHAIN];
+    struct mct_rdma_header headers[MCT_RDMA_CHAIN]; /* of answers that go inline */
 };
 
 /* The stats are read by other threads: partner is whoever reads what stats() points to. */

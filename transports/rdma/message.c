@@ -28,31 +28,47 @@ void mct_rdma_notices_end(struct mct_rdma_conn *c)
     }
 }
 
-/* Into the connection's chain. There is a free buffer, and room. */
+/* Answers have no payload, and mostly go inline: then they need no buffer, so that a peer that does not take its
+ * answers keeps none from others. */
+static bool needs_buffer(const struct mct_rdma_conn *c)
+{
+    return c->initiator || c->pair->max_inline < sizeof(struct mct_rdma_header);
+}
+
+/* Into the connection's chain. It can_send(). */
 static void send_message(struct mct_rdma_conn *c, const struct mct_rdma_header *h,
                          const void *payload, struct mct_rdma_notice *notice)
 {
     struct mct_rdma_poller *p = c->poller;
-    struct mct_rdma_sent sent = {.notice = notice, .buffer = p->sends[--p->nsends]};
-    uint8_t *buffer =
-        p->port->slab + ((uint64_t)p->port->srq_depth + sent.buffer) * MCT_RDMA_MESSAGE;
+    const struct mct_rdma_port *port = p->port;
+    struct mct_rdma_sent sent = {.notice = notice, .buffer = MCT_RDMA_NO_BUFFER};
+    uint8_t *buffer = (uint8_t *)&c->t->headers[c->t->chained];
     uint32_t size = (uint32_t)sizeof(*h) + h->length;
-    struct ibv_send_wr *wr = mct_rdma_chain(c, &sent);
+    struct ibv_send_wr *wr;
 
+    if (needs_buffer(c)) {
+        sent.buffer = p->sends[--p->nsends];
+        buffer = port->slab + ((uint64_t)port->srq_depth + sent.buffer) * MCT_RDMA_MESSAGE;
+    }
     memcpy(buffer, h, sizeof(*h));
     if (h->length != 0)
         memcpy(buffer + sizeof(*h), payload, h->length);
+    wr = mct_rdma_chain(c, &sent);
     wr->opcode = IBV_WR_SEND;
     if (size <= c->pair->max_inline)
         wr->send_flags |= IBV_SEND_INLINE;
     wr->sg_list->addr = (uintptr_t)buffer;
     wr->sg_list->length = size;
-    wr->sg_list->lkey = p->port->slab_key;
+    wr->sg_list->lkey = port->slab_key;
 }
 
 static bool can_send(const struct mct_rdma_conn *c)
 {
-    return c->poller->nsends != 0 && c->t->chained < MCT_RDMA_CHAIN && mct_rdma_has_room(c, 1);
+    /* A peer that asks and does not acknowledge its answers shall not fill queues that others share. */
+    if (!c->initiator && c->posted - c->known >= MCT_RDMA_NOTICES)
+        return false;
+    return (c->poller->nsends != 0 || !needs_buffer(c)) && c->t->chained < MCT_RDMA_CHAIN &&
+           mct_rdma_has_room(c, 1);
 }
 
 enum mct_rdma_placed mct_rdma_post_notice(struct mct_rdma_conn *c, struct mct_slice *s)

@@ -5,6 +5,20 @@
 
 #include "engine.h"
 
+/* The nic's faults are over when something comes through, whoever's it is: said once for many completions. */
+static void praise(struct mct_rdma_poller *p)
+{
+    if (p->fine)
+        mct_rdma_fine(p->port);
+    p->fine = false;
+}
+
+static void blame(struct mct_rdma_poller *p)
+{
+    praise(p);
+    mct_rdma_fault(p->port);
+}
+
 void mct_rdma_refill(struct mct_rdma_poller *p)
 {
     struct ibv_recv_wr wrs[MCT_RDMA_BATCH];
@@ -35,8 +49,7 @@ void mct_rdma_refill(struct mct_rdma_poller *p)
             if (bad != NULL)
                 p->nreceives = begin + (uint32_t)(bad - wrs) + 1;
             /* a queue that cannot be filled is of no use: the nic's thread shall look at it */
-            mct_rdma_fault(p->port);
-            p->faulted = true;
+            blame(p);
             return;
         }
         p->nreceives = begin;
@@ -77,23 +90,13 @@ static int class_of(struct mct_rdma_poller *p, enum ibv_wc_status status, uint16
     case IBV_WC_LOC_RDD_VIOL_ERR:
     case IBV_WC_MW_BIND_ERR:
         mct_rdma_count(t, local_faults, 1);
-        mct_rdma_fault(p->port);
-        p->faulted = true;
+        blame(p);
         *why = "this host's device reports a fault of its own";
         return -EIO;
     default:
         *why = "its queue pair reports an error";
         return -EIO;
     }
-}
-
-/* A fault is over when something comes through; asked only after one, for this is each completion's way. */
-static void fine(struct mct_rdma_poller *p)
-{
-    if (!p->faulted)
-        return;
-    p->faulted = false;
-    mct_rdma_fine(p->port);
 }
 
 static void sent(struct mct_rdma_poller *p, const struct ibv_wc *wc)
@@ -112,7 +115,7 @@ static void sent(struct mct_rdma_poller *p, const struct ibv_wc *wc)
         mct_rdma_known(c, true, MCS_OK);
     if (wc->status == IBV_WC_SUCCESS) {
         mct_rdma_known(c, true, MCS_OK);
-        fine(p);
+        p->fine = true;
         return;
     }
     {
@@ -152,7 +155,7 @@ bool mct_rdma_poll(struct mct_rdma_poller *p)
                           "rdma: the completion queue cannot be polled any more (%d): all "
                           "connections of this device and engine end",
                           n);
-            mct_rdma_fault(p->port);
+            blame(p);
             p->failed = true;
         }
         for (int k = 0; k < n; k++) {
@@ -170,6 +173,7 @@ bool mct_rdma_poll(struct mct_rdma_poller *p)
             break;
         }
     }
+    praise(p);
     if (p->nreceives != 0)
         mct_rdma_refill(p);
     return any;
