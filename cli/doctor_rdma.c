@@ -19,6 +19,9 @@
 #include "transports/rdma/sysfs.h"
 
 #define MELLANOX 0x15b3u
+#define NVIDIA 0x10deu
+#define AMD 0x1002u
+#define CLASS_DISPLAY 0x03u
 #define CLASS_INFINIBAND 0x0207u
 #define CAP_IPC_LOCK_BIT 14u
 #define MTU_MAX 4096u
@@ -372,6 +375,68 @@ void doctor_check_rdma_devices(struct doctor *d)
 void doctor_check_rdma_ports(struct doctor *d)
 {
     each(d, check_ports);
+}
+
+/* ---- GPUs ------------------------------------------------------------------------------- */
+
+static const char *distance_words(enum mct_sysfs_distance distance)
+{
+    static const char *const words[] = {
+        "in one device",    "below one switch",  "at one root port or bridge",
+        "at one NUMA node", "at two NUMA nodes", "at unknown distance",
+    };
+
+    return words[distance];
+}
+
+/* How far each RDMA device is from a GPU. */
+static void say_gpu(struct doctor *d, const char *gpu)
+{
+    char sys[512], names[MCT_SYSFS_DEVICES_MAX][MCT_SYSFS_NAME_MAX], text[600];
+    size_t n = mct_sysfs_devices(sys_of(d, sys, sizeof(sys)), names, MCT_SYSFS_DEVICES_MAX);
+    bool near = false;
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (size_t i = 0; i < n; i++) {
+        enum mct_sysfs_distance distance;
+        struct mct_sysfs_device dev;
+
+        if (mct_sysfs_device(sys, names[i], &dev) != 0 || dev.pci[0] == '\0')
+            continue;
+        distance = mct_sysfs_pci_distance(sys, gpu, dev.pci);
+        near = near || distance <= MCT_SYSFS_SWITCH;
+        if (used < sizeof(text))
+            used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%s %s",
+                                     used == 0 ? "" : ", ", dev.name, distance_words(distance));
+    }
+    if (used != 0)
+        doctor_say(d, near ? DOCTOR_OK : DOCTOR_NOTE, NULL, "GPU %s: %s", gpu, text);
+}
+
+void doctor_check_rdma_gpus(struct doctor *d)
+{
+    char sys[512], path[600];
+    struct dirent *e;
+    DIR *dir;
+
+    snprintf(path, sizeof(path), "%s/bus/pci/devices", sys_of(d, sys, sizeof(sys)));
+    dir = opendir(path);
+    while (dir != NULL && (e = readdir(dir)) != NULL) {
+        char text[32], gpu[MCT_SYSFS_PCI_MAX];
+        unsigned long vendor;
+
+        if (!mct_sysfs_is_name(e->d_name) || strlen(e->d_name) >= sizeof(gpu))
+            continue;
+        snprintf(gpu, sizeof(gpu), "%.31s", e->d_name);
+        doctor_read(d, text, sizeof(text), "/sys/bus/pci/devices/%s/vendor", gpu);
+        vendor = strtoul(text, NULL, 16);
+        doctor_read(d, text, sizeof(text), "/sys/bus/pci/devices/%s/class", gpu);
+        if ((vendor == NVIDIA || vendor == AMD) && strtoul(text, NULL, 16) >> 16 == CLASS_DISPLAY)
+            say_gpu(d, gpu);
+    }
+    if (dir != NULL)
+        closedir(dir);
 }
 
 /* ---- locked memory ---------------------------------------------------------------------- */

@@ -233,6 +233,24 @@ Test(doctor_rdma, left_out_by_a_setting)
     expect(doctor_check_rdma_ports, 1, DOCTOR_NOTE, "[rdma] enable = off leaves it out");
 }
 
+Test(doctor_rdma, gpus)
+{
+    card();
+    expect(doctor_check_rdma_kernel, 0, DOCTOR_OK, "ib_uverbs");
+    d.nfindings = 0;
+    doctor_check_rdma_gpus(&d);
+    cr_assert_eq(d.nfindings, 0, "there is none");
+    put("/sys/devices/pci0000:85/0000:86:00.0/numa_node", "0\n");
+    put("/sys/devices/pci0000:85/0000:86:00.0/vendor", "0x10de\n");
+    put("/sys/devices/pci0000:85/0000:86:00.0/class", "0x030200\n");
+    point("/sys/bus/pci/devices/0000:86:00.0", "/sys/devices/pci0000:85/0000:86:00.0");
+    expect(doctor_check_rdma_gpus, 0, DOCTOR_NOTE, "GPU 0000:86:00.0: mlx5_0 at two NUMA nodes");
+    put("/sys/devices/pci0000:85/0000:86:00.0/class", "0x040300\n"); /* its sound */
+    d.nfindings = 0;
+    doctor_check_rdma_gpus(&d);
+    cr_assert_eq(d.nfindings, 0);
+}
+
 Test(doctor_rdma, locked_memory)
 {
     card();
