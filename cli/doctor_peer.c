@@ -35,6 +35,12 @@ static const struct column columns[] = {
     {"READ us", "read_us", CELL_COUNT},  {"WRITE/s", "write_rate", CELL_BYTES},
     {"READ/s", "read_rate", CELL_BYTES},
 };
+static const struct column devices[] = {
+    {"NIC", "name", CELL_TEXT},
+    {"LINK", "link", CELL_TEXT},
+    {"GID", "gid", CELL_TEXT},
+    {"PREFIX", "prefix", CELL_COUNT},
+};
 #define NCOLUMNS (sizeof(columns) / sizeof(columns[0]))
 
 struct run {
@@ -351,6 +357,12 @@ static void print(const cJSON *o, const char *address, enum severity verdict, co
     if (cJSON_GetArraySize(list) != 0) {
         printf("\ndevices of this host's agent\n");
         cli_print_list("nics", list);
+    }
+    list = cJSON_GetObjectItemCaseSensitive(
+        cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(o, "peer"), 0), "nics");
+    if (cJSON_GetArraySize(list) != 0) {
+        printf("\ndevices that it takes connections on\n");
+        table_print(devices, sizeof(devices) / sizeof(devices[0]), list);
     }
     list = cJSON_GetObjectItemCaseSensitive(o, "rails");
     if (cJSON_GetArraySize(list) != 0) {

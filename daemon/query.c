@@ -356,6 +356,7 @@ static void peers(struct mcd_agent *a, cJSON *root)
         add_u64(o, "exports", p->exports != NULL ? p->exports->count : 0);
         add_u64(o, "rails", p->nrails);
         cJSON_AddNumberToObject(o, "since_s", (double)(mcd_now_ns() - p->since) / 1e9);
+        mcd_query_peer_nics(p, o);
         cJSON_AddItemToArray(list, o);
     }
 }

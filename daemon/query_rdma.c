@@ -56,3 +56,23 @@ void mcd_query_nics(const struct mcd_agent *a, cJSON *root)
         add_nic(list, &n);
     }
 }
+
+void mcd_query_peer_nics(const struct mcd_peer *p, cJSON *o)
+{
+    cJSON *list = cJSON_AddArrayToObject(o, "nics");
+
+    for (unsigned i = 0; i < p->nnics; i++) {
+        const struct mcd_peer_nic *n = &p->nics[i];
+        char text[MCT_GID_TEXT_MAX];
+        cJSON *nic;
+
+        if (!n->there)
+            continue;
+        nic = cJSON_CreateObject();
+        cJSON_AddStringToObject(nic, "name", n->name);
+        cJSON_AddStringToObject(nic, "link", n->infiniband ? "InfiniBand" : "Ethernet");
+        cJSON_AddStringToObject(nic, "gid", mct_gid_text(n->gid, text));
+        cJSON_AddNumberToObject(nic, "prefix", n->prefix);
+        cJSON_AddItemToArray(list, nic);
+    }
+}

@@ -6,8 +6,12 @@
 #include <cjson/cJSON.h>
 
 #include "agent.h"
+#include "peer.h"
 
 /* Adds "enable" ([rdma] enable), "used" and "nics", one object a nic, to an answer. */
 void mcd_query_nics(const struct mcd_agent *a, cJSON *root);
+
+/* Adds "nics": the RDMA devices that a peer has told of, those that it uses now. */
+void mcd_query_peer_nics(const struct mcd_peer *p, cJSON *o);
 
 #endif

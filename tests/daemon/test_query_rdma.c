@@ -115,3 +115,21 @@ Test(query_rdma, none_are_used)
     cr_assert_eq(cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(root, "nics")), 0);
     cJSON_Delete(root);
 }
+
+Test(query_rdma, of_a_peer)
+{
+    struct mcd_peer *p = calloc(1, sizeof(*p));
+    cJSON *root = cJSON_CreateObject(), *list;
+
+    p->nnics = 2; /* the first is not there any more */
+    p->nics[1] = (struct mcd_peer_nic){
+        .name = "mlx5_3/1", .there = true, .gid = {0xfd, [15] = 1}, .prefix = 64};
+    mcd_query_peer_nics(p, root);
+    list = cJSON_GetObjectItemCaseSensitive(root, "nics");
+    cr_assert_eq(cJSON_GetArraySize(list), 1);
+    expect(cJSON_GetArrayItem(list, 0), "name", "mlx5_3/1");
+    expect(cJSON_GetArrayItem(list, 0), "gid", "fd00::1");
+    expect_number(cJSON_GetArrayItem(list, 0), "prefix", 64);
+    cJSON_Delete(root);
+    free(p);
+}
