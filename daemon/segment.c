@@ -12,9 +12,15 @@
 /* Stands for "no buffers", never freed. */
 static struct mcd_snapshot empty_snapshot;
 
+/* Without buffers. Not zeroed: each change copies the whole list, which is work enough. */
 static struct mcd_snapshot *snapshot_new(uint32_t room)
 {
-    return calloc(1, sizeof(struct mcd_snapshot) + (size_t)room * sizeof(struct mcd_buffer));
+    struct mcd_snapshot *s =
+        malloc(sizeof(struct mcd_snapshot) + (size_t)room * sizeof(struct mcd_buffer));
+
+    if (s != NULL)
+        *s = (struct mcd_snapshot){.count = 0};
+    return s;
 }
 
 void mcd_snapshot_free(struct mcd_snapshot *s)
@@ -92,11 +98,18 @@ static int find_place(const struct mcd_segment *s, uint64_t address, uint64_t le
 {
     const struct mcd_snapshot *now = s->snapshot;
     const struct mcd_buffer *b;
+    uint32_t low = 0, high = now->count; /* the first that ends behind `address` is in between */
 
-    *at = 0;
-    while (*at < now->count && now->buffers[*at].address + now->buffers[*at].length <= address)
-        ++*at;
-    b = &now->buffers[*at];
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+
+        if (now->buffers[mid].address + now->buffers[mid].length <= address)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    *at = low;
+    b = &now->buffers[low];
     if (*at < now->count && b->address < address + length)
         return b->address == address && b->length == length && b->access == access ? -EALREADY
                                                                                    : -EEXIST;
