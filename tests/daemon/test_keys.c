@@ -195,6 +195,106 @@ Test(keys, a_segment_has_a_bounded_number_of_them)
     mcd_snapshot_free(s);
 }
 
+static uint64_t state = 88172645463325252u;
+
+static uint64_t roll(uint64_t below)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (state >> 11) % below;
+}
+
+/* A vector of its own, so that a sanitizer sees what is read beside it. */
+static void *vector(size_t n, size_t size, const void *from, size_t has)
+{
+    uint8_t *v = malloc(n * size + 1);
+
+    for (size_t i = 0; i < n; i++)
+        memcpy(v + i * size, (const uint8_t *)from + i % has * size, size);
+    return realloc(v, n * size == 0 ? 1 : n * size);
+}
+
+static uint64_t odd_number(void)
+{
+    static const uint64_t numbers[] = {0, 1, 2, 3, 1000, 2500, UINT32_MAX, UINT64_MAX};
+
+    return roll(2) == 0 ? numbers[roll(8)] : roll(4000);
+}
+
+/* Whatever the vectors say: it is nonsense, or every buffer has all the keys that it says. */
+Test(keys, any_vectors_are_nonsense_or_whole)
+{
+    unsigned good = 0, bad = 0;
+
+    for (unsigned round = 0; round < 20000; round++) {
+        uint64_t left = MCD_KEYS_MAX, sum = 0;
+        struct mcd_snapshot *s;
+        Mcd__Buffers m;
+        struct page p;
+
+        make_page(&p);
+        for (unsigned changes = (unsigned)roll(4); changes > 0; changes--)
+            switch (roll(8)) {
+            case 0:
+                p.length[roll(3)] = odd_number();
+                break;
+            case 1:
+                p.chunk[roll(3)] = odd_number();
+                break;
+            case 2:
+                p.nics[roll(3)] = (uint32_t)odd_number();
+                break;
+            case 3:
+                p.nic[roll(3)] = odd_number();
+                break;
+            case 4:
+                p.m.n_nic = roll(4);
+                break;
+            case 5:
+                p.m.n_rkey = roll(20);
+                break;
+            case 6:
+                p.m.n_key_nics = roll(5);
+                break;
+            default:
+                p.m.n_key_chunk = roll(5);
+                break;
+            }
+        for (unsigned i = 0; i < 3; i++)
+            p.length[i] += p.length[i] == 0; /* the buffers themselves are good */
+        m = p.m;
+        m.nic = vector(m.n_nic, sizeof(uint64_t), p.nic, 3);
+        m.key_chunk = vector(m.n_key_chunk, sizeof(uint64_t), p.chunk, 3);
+        m.key_nics = vector(m.n_key_nics, sizeof(uint32_t), p.nics, 3);
+        m.rkey = vector(m.n_rkey, sizeof(uint32_t), p.rkey, 8);
+        if (mcd_keys_are_good(&m)) {
+            s = snapshot_of(&m);
+            cr_assert_eq(mcd_keys_take(s, &m, &left), 0);
+            for (uint32_t i = 0; i < s->count; i++) {
+                const struct mct_rdma_keys *k = s->buffers[i].keys;
+
+                if (k == NULL)
+                    continue;
+                cr_assert(k->nnics != 0 && k->nchunks != 0);
+                cr_assert_eq(k->nchunks, (k->length - 1) / k->chunk + 1);
+                for (uint32_t n = 0; n < k->nnics * k->nchunks; n++)
+                    sum += k->rkeys[n] != 0 || k->nics[n % k->nnics] != 0;
+            }
+            cr_assert_eq(sum, m.n_rkey, "round %u", round);
+            mcd_snapshot_free(s);
+            good++;
+        } else {
+            bad++;
+        }
+        free(m.nic);
+        free(m.key_chunk);
+        free(m.key_nics);
+        free(m.rkey);
+    }
+    cr_assert(good > 1000 && bad > 1000, "%u good, %u bad", good, bad);
+}
+
 /* ---- written ------------------------------------------------------------------------- */
 
 /* What a peer reads: over the wire, and in as many pages as that takes. */
