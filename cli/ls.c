@@ -34,12 +34,13 @@ static const struct column sessions[] = {
 
 static const struct column rails[] = {
     {"PEER", "peer", CELL_TEXT},      {"TRANSPORT", "transport", CELL_TEXT},
-    {"LOCAL", "local", CELL_TEXT},    {"REMOTE", "remote", CELL_TEXT},
-    {"STATE", "state", CELL_TEXT},    {"REASON", "reason", CELL_TEXT},
-    {"ENGINE", "engine", CELL_COUNT}, {"CONNS", "conns", CELL_COUNT},
-    {"RATE/s", "rate", CELL_BYTES},   {"RTT us", "rtt_us", CELL_COUNT},
-    {"BYTES", "bytes", CELL_BYTES},   {"SLICES", "slices", CELL_COUNT},
-    {"FAILED", "failed", CELL_COUNT}, {"QUEUED", "queued", CELL_BYTES},
+    {"TIER", "tier", CELL_COUNT},     {"LOCAL", "local", CELL_TEXT},
+    {"REMOTE", "remote", CELL_TEXT},  {"STATE", "state", CELL_TEXT},
+    {"REASON", "reason", CELL_TEXT},  {"ENGINE", "engine", CELL_COUNT},
+    {"CONNS", "conns", CELL_COUNT},   {"RATE/s", "rate", CELL_BYTES},
+    {"RTT us", "rtt_us", CELL_COUNT}, {"BYTES", "bytes", CELL_BYTES},
+    {"SLICES", "slices", CELL_COUNT}, {"FAILED", "failed", CELL_COUNT},
+    {"QUEUED", "queued", CELL_BYTES}, {"WHY", "why", CELL_TEXT},
 };
 static const struct column peers[] = {
     {"PEER", "address", CELL_TEXT},     {"STATE", "state", CELL_TEXT},

@@ -120,6 +120,61 @@ static void rails(struct mcd_agent *a, struct text *t)
     gauge(t, "rails_up", "Rails in state up", up);
 }
 
+enum nic_value { NIC_STATE, NIC_PAIRS, NIC_MEMORY, NIC_EVENTS, NIC_FAULTS, NIC_BYTES };
+
+/* Bytes of all rails that begin at a device of this host. */
+static double nic_bytes(struct mcd_agent *a, const char *name)
+{
+    struct mcd_route_report r;
+    double sum = 0;
+
+    for (const struct mcd_peer *p = a->cluster == NULL ? NULL : a->cluster->peers; p != NULL;
+         p = p->next)
+        for (unsigned i = 0; p->ways != NULL && i < a->nengines; i++) {
+            if (mcd_way_route(p, i) == NULL)
+                continue;
+            mcd_route_get_report(mcd_way_route(p, i), &r);
+            for (unsigned k = 0; k < r.rails; k++)
+                if (r.rail[k].ops == &mct_rdma_ops &&
+                    strncmp(r.rail[k].local, name, sizeof(r.rail[k].local) - 1) == 0)
+                    sum += (double)r.rail[k].bytes;
+        }
+    return sum;
+}
+
+/* One line for each RDMA device; the kernel gives them harmless names. */
+static void nics(struct mcd_agent *a, struct text *t)
+{
+    static const struct {
+        const char *name, *type, *help;
+        enum nic_value what;
+    } list[] = {
+        {"state", "gauge", "0 closed, 1 down, 2 up", NIC_STATE},
+        {"queue_pairs", "gauge", "Queue pairs there now", NIC_PAIRS},
+        {"memory_bytes", "gauge", "Memory registered with it", NIC_MEMORY},
+        {"events_total", "counter", "Asynchronous events of it", NIC_EVENTS},
+        {"faults_total", "counter", "Completions with a fault of its own", NIC_FAULTS},
+        {"bytes", "gauge", "Bytes carried by its rails to the peers there are now", NIC_BYTES},
+    };
+
+    for (size_t i = 0; a->rdma != NULL && i < sizeof(list) / sizeof(list[0]); i++) {
+        add(t, "# HELP mcshm_nic_%s %s\n# TYPE mcshm_nic_%s %s\n", list[i].name, list[i].help,
+            list[i].name, list[i].type);
+        for (unsigned k = 0; k < mct_rdma_nics(a->rdma); k++) {
+            struct mct_rdma_nic n;
+
+            mct_rdma_nic(a->rdma, k, &n);
+            add(t, "mcshm_nic_%s{nic=\"%s\"} %.0f\n", list[i].name, n.name,
+                list[i].what == NIC_STATE    ? (double)n.state
+                : list[i].what == NIC_PAIRS  ? (double)n.pairs
+                : list[i].what == NIC_MEMORY ? (double)n.memory_bytes
+                : list[i].what == NIC_EVENTS ? (double)n.events
+                : list[i].what == NIC_FAULTS ? (double)n.faults
+                                             : nic_bytes(a, n.name));
+        }
+    }
+}
+
 enum engine_value { ENGINE_TASKS, ENGINE_BYTES, ENGINE_TURNS, ENGINE_ASLEEP };
 
 /* One line an engine. */
@@ -262,6 +317,7 @@ static void metrics(struct mcd_agent *a, struct text *t)
     }
     engines(a, t);
     rails(a, t);
+    nics(a, t);
     tenants(a, t);
     gauge(t, "sessions", "Sessions", a->nsessions);
     gauge(t, "sessions_limbo", "Sessions of an earlier agent that are not back yet",

@@ -83,6 +83,24 @@ const struct mcd_counter mcd_counter_list[] = {
     C(tcp_kills, "Data connections ended at their peer's request"),
     C(tcp_lost, "Data connections lost"),
     C(conns_killed, "Lost or doubtful data connections that their peer has ended at our request"),
+    C(rdma_sent_bytes, "Payload bytes that RDMA devices have sent"),
+    C(rdma_received_bytes, "Payload bytes that RDMA READs and messages have brought"),
+    C(rdma_served,
+      "Messages of other agents over RDMA taken; what their devices do alone is not seen"),
+    C(rdma_refused, "Messages of other agents over RDMA refused"),
+    C(rdma_protocol_errors, "Queue pairs ended for a message that made no sense"),
+    C(rdma_pairs_made, "Queue pairs made for other agents"),
+    C(rdma_pairs_refused, "Of those they asked for, the refused ones"),
+    C(rdma_pairs_lost, "Queue pairs lost, of either side's asking"),
+    C(rdma_inlined, "RDMA requests whose bytes went with them"),
+    C(rdma_doorbells, "Times that requests were given to an RDMA device"),
+    C(rdma_signals, "RDMA requests that asked for a completion"),
+    C(rdma_full, "Times that a send or completion queue had no room"),
+    C(rdma_flushed, "RDMA requests that came back since their queue pair had ended"),
+    C(rdma_retry_exceeded, "RDMA requests that the peer's device did not acknowledge"),
+    C(rdma_remote_refused, "RDMA requests whose key or range the peer's device refused"),
+    C(rdma_local_faults, "RDMA requests that failed in this host's own device"),
+    C(rdma_rnr_retries, "RDMA messages that found no receive buffer at the peer"),
     C(mooncake_handshakes, "Connections of stock Mooncake processes on the handshake port"),
     C(mooncake_bad_frames, "Of them, those that sent nonsense or no end in time"),
     C(mooncake_notifies_refused, "Their notifications that nobody took"),
@@ -119,6 +137,33 @@ static void net_totals(const struct mcd_agent *a, struct mcd_totals *t)
     }
 }
 
+static void rdma_totals(const struct mcd_agent *a, struct mcd_totals *t)
+{
+    for (unsigned i = 0; i < a->nengines; i++) {
+        const struct mcd_net *n = a->engines[i]->net;
+        struct mct *rdma = n == NULL ? NULL : mcd_net_find(n, &mct_rdma_ops);
+        const struct mct_stats *s = rdma == NULL ? NULL : mct_rdma_ops.stats(rdma);
+
+        if (s == NULL)
+            continue;
+        t->rdma_sent_bytes += mcs_load_relaxed(&s->sent_bytes);
+        t->rdma_received_bytes += mcs_load_relaxed(&s->received_bytes);
+        t->rdma_served += mcs_load_relaxed(&s->served);
+        t->rdma_refused += mcs_load_relaxed(&s->refused);
+        t->rdma_protocol_errors += mcs_load_relaxed(&s->protocol_errors);
+        t->rdma_pairs_lost += mcs_load_relaxed(&s->lost);
+        t->rdma_inlined += mcs_load_relaxed(&s->inlined);
+        t->rdma_doorbells += mcs_load_relaxed(&s->doorbells);
+        t->rdma_signals += mcs_load_relaxed(&s->signals);
+        t->rdma_full += mcs_load_relaxed(&s->full);
+        t->rdma_flushed += mcs_load_relaxed(&s->flushed);
+        t->rdma_retry_exceeded += mcs_load_relaxed(&s->retry_exceeded);
+        t->rdma_remote_refused += mcs_load_relaxed(&s->remote_refused);
+        t->rdma_local_faults += mcs_load_relaxed(&s->local_faults);
+        t->rdma_rnr_retries += mcs_load_relaxed(&s->rnr_retries);
+    }
+}
+
 static void cluster_totals(const struct mcd_agent *a, struct mcd_totals *t)
 {
     const struct mcd_cluster *c = a->cluster;
@@ -134,6 +179,8 @@ static void cluster_totals(const struct mcd_agent *a, struct mcd_totals *t)
     t->peer_malformed = c->wire_stats.malformed;
     t->peer_greeting_timeouts = c->wire_stats.greeting_timeouts;
     t->peer_overflows = c->wire_stats.overflows;
+    t->rdma_pairs_made = c->counters.pairs;
+    t->rdma_pairs_refused = c->counters.pairs_refused;
     t->guests_accepted = c->counters.guests_accepted;
     t->guests_refused = c->counters.guests_refused;
     t->data_accepted = c->counters.data_accepted;
@@ -212,6 +259,7 @@ void mcd_totals(struct mcd_agent *a, struct mcd_totals *t)
         t->conns_killed += mcs_load_relaxed(&c->kills);
     }
     net_totals(a, t);
+    rdma_totals(a, t);
     cluster_totals(a, t);
     mooncake_totals(a, t);
     for (const struct mcd_session *s = a->sessions; s != NULL; s = s->next)

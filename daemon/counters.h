@@ -26,6 +26,10 @@ struct mcd_totals {
     uint64_t tcp_zero_copy, tcp_zero_copy_copied, tcp_kills, tcp_lost, conns_killed;
     uint64_t mooncake_handshakes, mooncake_bad_frames, mooncake_notifies_refused;
     uint64_t mooncake_data_accepted, mooncake_data_refused, mooncake_opens, mooncake_opens_failed;
+    uint64_t rdma_sent_bytes, rdma_received_bytes, rdma_served, rdma_refused, rdma_protocol_errors;
+    uint64_t rdma_pairs_made, rdma_pairs_refused, rdma_pairs_lost, rdma_inlined, rdma_doorbells;
+    uint64_t rdma_signals, rdma_full, rdma_flushed, rdma_retry_exceeded, rdma_remote_refused;
+    uint64_t rdma_local_faults, rdma_rnr_retries;
     uint64_t mooncake_described_failed, mooncake_publish_failed;
 };
 

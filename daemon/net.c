@@ -283,7 +283,8 @@ bool mcd_net_turn(struct mcd_engine *g)
 
     if (n->dirty != NULL) {
         mcd_net_look_at_clock(g);
-        any |= mcd_net_reap(g); /* what a command has called back: no WRITE goes before it is known */
+        any |=
+            mcd_net_reap(g); /* what a command has called back: no WRITE goes before it is known */
         any |= run_routes(g);
     }
     /* where nothing comes and turns are short, a look at every one of them would only slow the

@@ -209,6 +209,14 @@ void mcd_ways_net_change(struct mcd_peer *p, const struct mcd_local_rail *rail);
 bool mcd_ways_drop(struct mcd_peer *p);
 struct mcd_route *mcd_way_route(const struct mcd_peer *p, unsigned engine);
 
+struct mcd_way_ends {
+    char local[MCT_RDMA_NAME_MAX + 48], peer[MCT_RDMA_NAME_MAX + 48]; /* "mlx5_0/1 10.0.0.1" */
+    char why[MCT_RDMA_TEXT_MAX]; /* its last queue pair was not made; "": it was */
+};
+/* Both ends of an RDMA rail, as they are now. False: it is none. */
+bool mcd_way_ends(const struct mcd_peer *p, unsigned engine, unsigned rail,
+                  struct mcd_way_ends *out);
+
 /* ---- remote_open.c, describe.c: segments of other hosts -------------------------------------------- */
 
 /*

@@ -175,8 +175,9 @@ static void status(struct mcd_agent *a, cJSON *root)
         add_u64(o, mcd_counter_list[i].name, mcd_counter_value(&t, i));
 }
 
+/* ends: of an RDMA rail, else NULL. */
 static void add_rail(cJSON *list, const char *peer, unsigned engine,
-                     const struct mcd_rail_report *r)
+                     const struct mcd_rail_report *r, const struct mcd_way_ends *ends)
 {
     cJSON *o = cJSON_CreateObject();
 
@@ -184,8 +185,9 @@ static void add_rail(cJSON *list, const char *peer, unsigned engine,
     cJSON_AddStringToObject(o, "address", r->peer);
     cJSON_AddStringToObject(o, "transport", r->ops->name);
     add_u64(o, "tier", r->tier);
-    cJSON_AddStringToObject(o, "local", r->local);
-    cJSON_AddStringToObject(o, "remote", r->peer);
+    cJSON_AddStringToObject(o, "local", ends != NULL ? ends->local : r->local);
+    cJSON_AddStringToObject(o, "remote", ends != NULL ? ends->peer : r->peer);
+    cJSON_AddStringToObject(o, "why", ends != NULL ? ends->why : "");
     cJSON_AddStringToObject(o, "state", mcd_rail_state_word(r->state));
     cJSON_AddStringToObject(o, "reason", mcd_rail_reason_word(r->reason));
     add_u64(o, "engine", engine);
@@ -305,20 +307,25 @@ static void segments(struct mcd_agent *a, const struct mcd_session *asker, cJSON
     }
 }
 
-static void add_route(cJSON *list, const char *peer, unsigned engine, const struct mcd_route *route)
+static void add_route(cJSON *list, const char *peer, unsigned engine, const struct mcd_route *route,
+                      const struct mcd_peer *p)
 {
     struct mcd_route_report r;
 
     if (route == NULL)
         return;
     mcd_route_get_report(route, &r);
-    for (unsigned k = 0; k < r.rails; k++)
-        add_rail(list, peer, engine, &r.rail[k]);
+    for (unsigned k = 0; k < r.rails; k++) {
+        struct mcd_way_ends ends;
+        bool rdma = p != NULL && mcd_way_ends(p, engine, k, &ends);
+
+        add_rail(list, peer, engine, &r.rail[k], rdma ? &ends : NULL);
+    }
 }
 
 static void add_mooncake(void *context, const struct mcd_mooncake_view *v)
 {
-    add_route(context, v->name, v->engine, v->route);
+    add_route(context, v->name, v->engine, v->route, NULL);
 }
 
 static void rails(struct mcd_agent *a, cJSON *root)
@@ -328,7 +335,7 @@ static void rails(struct mcd_agent *a, cJSON *root)
     for (const struct mcd_peer *p = a->cluster != NULL ? a->cluster->peers : NULL; p != NULL;
          p = p->next)
         for (unsigned i = 0; p->ways != NULL && i < a->nengines; i++)
-            add_route(list, p->address, i, mcd_way_route(p, i));
+            add_route(list, p->address, i, mcd_way_route(p, i), p);
     if (a->mooncake != NULL)
         mcd_mooncake_each(a->mooncake, add_mooncake, list);
 }

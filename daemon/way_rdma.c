@@ -7,6 +7,7 @@
  * Nothing is posted before the peer has said that its queue pair receives.  One that has ended, whatever
  * for, is ended at the peer as well (UNPAIR, unpair.c), and only its answer settles what was lost with it.
  */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -318,6 +319,33 @@ void mcd_way_rdma_left(struct mcd_way *w)
         forget_paired(w, conn);
         mcd_unpair(w->peer, NULL, w->id, conn);
     }
+}
+
+/* A device with its address, IPv4 as such. */
+static void print_end(const char *name, const struct mcd_nic_key *key, char *out, size_t size)
+{
+    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+    char text[INET6_ADDRSTRLEN] = "";
+
+    if (memcmp(key->gid, mapped, sizeof(mapped)) == 0)
+        inet_ntop(AF_INET, key->gid + sizeof(mapped), text, sizeof(text));
+    else if (key->id != 0)
+        inet_ntop(AF_INET6, key->gid, text, sizeof(text));
+    snprintf(out, size, "%s%s%s", name, text[0] != '\0' ? " " : "", text);
+}
+
+bool mcd_way_ends(const struct mcd_peer *p, unsigned engine, unsigned rail,
+                  struct mcd_way_ends *out)
+{
+    const struct mcd_way *w = &p->ways[engine];
+    const struct mcd_way_rail *r = &w->rails[rail];
+
+    if (rail >= w->nrails || !r->rdma)
+        return false;
+    print_end(r->local, &r->own, out->local, sizeof(out->local));
+    print_end(p->nics[r->peer_nic].name, &r->theirs, out->peer, sizeof(out->peer));
+    memcpy(out->why, r->why, sizeof(out->why));
+    return true;
 }
 
 /* ---- which devices belong together --------------------------------------------------- */
