@@ -41,6 +41,7 @@ static const struct check {
     {"rdma", "kernel", doctor_check_rdma_kernel, true},
     {"rdma", "devices", doctor_check_rdma_devices, true},
     {"rdma", "ports", doctor_check_rdma_ports, true},
+    {"rdma", "NUMA", doctor_check_rdma_numa, true},
     {"rdma", "GPUs", doctor_check_rdma_gpus, true},
     {"rdma", "locked memory", doctor_check_rdma_memlock, true},
     {"rdma", "agent", doctor_check_rdma_agent, true},

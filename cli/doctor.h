@@ -118,6 +118,7 @@ void doctor_check_seccomp(struct doctor *d);
 void doctor_check_rdma_kernel(struct doctor *d);
 void doctor_check_rdma_devices(struct doctor *d);
 void doctor_check_rdma_ports(struct doctor *d);
+void doctor_check_rdma_numa(struct doctor *d);
 void doctor_check_rdma_gpus(struct doctor *d);
 void doctor_check_rdma_memlock(struct doctor *d);
 void doctor_check_rdma_agent(struct doctor *d);

@@ -70,6 +70,14 @@ static const char *left_out(const struct doctor *d, const char *device, unsigned
     return NULL;
 }
 
+/* [rdma] gid_index; -1: auto */
+static int wanted_gid(const struct doctor *d)
+{
+    const char *index = doctor_setting(d, "rdma.gid_index");
+
+    return index[0] >= '0' && index[0] <= '9' ? (int)strtoul(index, NULL, 10) : -1;
+}
+
 /* ---- kernel ------------------------------------------------------------------------- */
 
 /* PCI functions that would have an RDMA device with their driver loaded. */
@@ -288,13 +296,11 @@ static void check_mtu(struct doctor *d, const char *name, const struct mct_sysfs
 static void check_gid(struct doctor *d, const struct mct_sysfs_device *dev, unsigned port,
                       const char *name, const struct mct_sysfs_port *p)
 {
-    const char *index = doctor_setting(d, "rdma.gid_index");
-    int wanted = index[0] >= '0' && index[0] <= '9' ? (int)strtoul(index, NULL, 10) : -1;
     struct mct_gid_choice c;
     char sys[512];
 
-    if (mct_sysfs_choose_gid(sys_of(d, sys, sizeof(sys)), dev->name, port, p->infiniband, wanted,
-                             &c) != 0)
+    if (mct_sysfs_choose_gid(sys_of(d, sys, sizeof(sys)), dev->name, port, p->infiniband,
+                             wanted_gid(d), &c) != 0)
         doctor_say(d, harm(d), "see docs/rdma.md, GIDs", "%s: %s", name, c.why);
     else if (!p->infiniband && c.type == MCT_GID_ROCE_V1)
         doctor_say(d, DOCTOR_WARN,
@@ -375,6 +381,45 @@ void doctor_check_rdma_devices(struct doctor *d)
 void doctor_check_rdma_ports(struct doctor *d)
 {
     each(d, check_ports);
+}
+
+/* ---- NUMA ------------------------------------------------------------------------------- */
+
+void doctor_check_rdma_numa(struct doctor *d)
+{
+    char sys[512], names[MCT_SYSFS_DEVICES_MAX][MCT_SYSFS_NAME_MAX], text[256];
+    size_t n = mct_sysfs_devices(sys_of(d, sys, sizeof(sys)), names, MCT_SYSFS_DEVICES_MAX);
+    struct cpu_set_bits nodes;
+
+    if (n == 0 || !doctor_read(d, text, sizeof(text), "/sys/devices/system/node/has_memory") ||
+        !doctor_parse_list(text, &nodes) || doctor_count_cpus(&nodes) < 2)
+        return;
+    for (unsigned node = 0; node < DOCTOR_CPUS; node++) {
+        unsigned near = 0, known = 0;
+
+        if (!doctor_has_cpu(&nodes, node))
+            continue;
+        for (size_t i = 0; i < n; i++) {
+            struct mct_sysfs_device dev;
+            enum mct_sysfs_distance distance;
+
+            if (mct_sysfs_device(sys, names[i], &dev) != 0 || left_out(d, names[i], 1) != NULL)
+                continue;
+            distance = mct_sysfs_node_distance(sys, dev.pci, (int)node);
+            near += distance == MCT_SYSFS_NODE;
+            known += distance != MCT_SYSFS_UNKNOWN;
+        }
+        if (near != 0)
+            doctor_say(d, DOCTOR_OK, NULL, "memory of node %u has %u RDMA device%s near it", node,
+                       near, near == 1 ? "" : "s");
+        else if (known != 0)
+            doctor_say(d, DOCTOR_NOTE,
+                       "let clients that send much take memory of a node with a device "
+                       "(location \"cpu:N\")",
+                       "memory of node %u has no RDMA device near it: its bytes cross to another "
+                       "node",
+                       node);
+    }
 }
 
 /* ---- GPUs ------------------------------------------------------------------------------- */
@@ -481,24 +526,55 @@ static const char *text_of(const cJSON *o, const char *key)
     return cJSON_IsString(v) ? v->valuestring : "";
 }
 
+static unsigned long long count_of(const cJSON *o, const char *key)
+{
+    return table_number(cJSON_GetObjectItemCaseSensitive(o, key));
+}
+
+/* The agent's GID, and the one that would be chosen from what is seen here. */
+static void compare_gid(struct doctor *d, const cJSON *o)
+{
+    const cJSON *index = cJSON_GetObjectItemCaseSensitive(o, "gid_index");
+    char device[MCT_SYSFS_NAME_MAX], sys[512];
+    const char *name = text_of(o, "name"), *slash = strchr(name, '/');
+    bool infiniband = strcmp(text_of(o, "link"), "InfiniBand") == 0;
+    struct mct_gid_choice c;
+
+    if (slash == NULL || (size_t)(slash - name) >= sizeof(device) || !cJSON_IsNumber(index))
+        return;
+    snprintf(device, sizeof(device), "%.*s", (int)(slash - name), name);
+    if (mct_sysfs_choose_gid(sys_of(d, sys, sizeof(sys)), device,
+                             (unsigned)strtoul(slash + 1, NULL, 10), infiniband, wanted_gid(d),
+                             &c) == 0 &&
+        c.index != index->valueint)
+        doctor_say(d, DOCTOR_NOTE, NULL,
+                   "%s: the agent uses GID %d, seen from here it would be %s: the agent sees other "
+                   "addresses (another network namespace), or was started with another "
+                   "[rdma] gid_index",
+                   name, index->valueint, c.why);
+}
+
 static void say_nic(struct doctor *d, const cJSON *o)
 {
     bool up = strcmp(text_of(o, "state"), "up") == 0;
     const cJSON *memory = cJSON_GetObjectItemCaseSensitive(o, "memory");
-    const cJSON *failed = cJSON_GetObjectItemCaseSensitive(o, "registrations_failed");
-    char bytes[32];
+    unsigned long long failed = count_of(o, "registrations_failed");
+    char bytes[32], message[32];
 
     doctor_size(table_number(memory), bytes, sizeof(bytes));
+    doctor_size(table_number(cJSON_GetObjectItemCaseSensitive(o, "max_message")), message,
+                sizeof(message));
     doctor_say(d, up ? DOCTOR_OK : harm(d), up ? NULL : "the ports above, and the agent's log",
-               "the agent has %s %s: %s; MTU %llu, %s registered, %llu queue pairs, %llu faults",
-               text_of(o, "name"), text_of(o, "state"), text_of(o, "why"),
-               (unsigned long long)table_number(cJSON_GetObjectItemCaseSensitive(o, "mtu")), bytes,
-               (unsigned long long)table_number(cJSON_GetObjectItemCaseSensitive(o, "pairs")),
-               (unsigned long long)table_number(cJSON_GetObjectItemCaseSensitive(o, "faults")));
-    if (table_number(failed) != 0)
+               "the agent has %s %s: %s; MTU %llu, messages up to %s, %llu READs at a time, %s "
+               "registered, %llu queue pairs, %llu faults",
+               text_of(o, "name"), text_of(o, "state"), text_of(o, "why"), count_of(o, "mtu"),
+               message, count_of(o, "max_reads"), bytes, count_of(o, "pairs"),
+               count_of(o, "faults"));
+    if (up)
+        compare_gid(d, o);
+    if (failed != 0)
         doctor_say(d, DOCTOR_WARN, "see locked memory above, and the agent's log",
-                   "%llu registrations of memory with %s have failed",
-                   (unsigned long long)table_number(failed), text_of(o, "name"));
+                   "%llu registrations of memory with %s have failed", failed, text_of(o, "name"));
 }
 
 /* Is the device one of those that the agent has? */

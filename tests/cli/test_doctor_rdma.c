@@ -233,6 +233,22 @@ Test(doctor_rdma, left_out_by_a_setting)
     expect(doctor_check_rdma_ports, 1, DOCTOR_NOTE, "[rdma] enable = off leaves it out");
 }
 
+Test(doctor_rdma, numa)
+{
+    card();
+    put("/sys/devices/system/node/has_memory", "0\n");
+    d.nfindings = 0;
+    doctor_check_rdma_numa(&d);
+    cr_assert_eq(d.nfindings, 0, "one node is near to all");
+    put("/sys/devices/system/node/has_memory", "0-1\n");
+    expect(doctor_check_rdma_numa, 0, DOCTOR_NOTE, "memory of node 0 has no RDMA device near it");
+    expect(doctor_check_rdma_numa, 1, DOCTOR_OK, "memory of node 1 has 1 RDMA device near it");
+    put("/sys/devices/pci0000:3a/0000:3b:00.0/numa_node", "-1\n");
+    d.nfindings = 0;
+    doctor_check_rdma_numa(&d);
+    cr_assert_eq(d.nfindings, 0, "nothing is known");
+}
+
 Test(doctor_rdma, gpus)
 {
     card();
@@ -294,8 +310,21 @@ Test(doctor_rdma, the_agents_view)
     cr_assert_neq(d.findings[0].remedy[0], '\0');
     expect_of(
         "{\"enable\":\"auto\",\"used\":true,\"nics\":[{\"name\":\"mlx5_0/1\",\"state\":\"up\","
-        "\"why\":\"GID 0\",\"mtu\":4096,\"memory\":1048576,\"pairs\":4,\"faults\":0}]}",
-        0, DOCTOR_OK, "mlx5_0/1 up: GID 0; MTU 4096, 1M registered, 4 queue pairs");
+        "\"why\":\"GID "
+        "0\",\"mtu\":4096,\"max_message\":8388608,\"max_reads\":16,\"memory\":1048576,\"pairs\":4,"
+        "\"faults\":0}]}",
+        0, DOCTOR_OK,
+        "mlx5_0/1 up: GID 0; MTU 4096, messages up to 8M, 16 READs at a time, 1M registered, 4 "
+        "queue pairs");
+    cr_assert_eq(d.nfindings, 1);
+    expect_of(
+        "{\"enable\":\"auto\",\"used\":true,\"nics\":[{\"name\":\"mlx5_0/1\",\"state\":\"up\","
+        "\"link\":\"Ethernet\",\"gid_index\":5}]}",
+        1, DOCTOR_NOTE, "uses GID 5, seen from here it would be GID 0 (192.0.2.1, RoCE v2)");
+    expect_of(
+        "{\"enable\":\"auto\",\"used\":true,\"nics\":[{\"name\":\"mlx5_0/1\",\"state\":\"up\","
+        "\"link\":\"Ethernet\",\"gid_index\":0}]}",
+        0, DOCTOR_OK, "up");
     cr_assert_eq(d.nfindings, 1);
     expect_of(
         "{\"enable\":\"auto\",\"used\":true,\"nics\":[{\"name\":\"mlx5_0/1\",\"state\":\"down\","
