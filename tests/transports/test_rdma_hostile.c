@@ -13,7 +13,7 @@ static struct mct_rdma_header header(const struct fix *f, enum mct_rdma_type typ
 }
 
 /* Sends it past the transport, from memory that is registered. Its completion belongs to nobody. */
-static void inject(struct fix_side *side, struct mct_rdma_pair *p, const void *bytes, uint32_t size)
+static void inject(struct mct_rdma_pair *p, const void *bytes, uint32_t size)
 {
     struct mct_rdma_poller *poller = p->port->engine;
     uint8_t *buffer = p->port->slab + (uint64_t)(2 * p->port->srq_depth - 1) * MCT_RDMA_MESSAGE;
@@ -25,7 +25,6 @@ static void inject(struct fix_side *side, struct mct_rdma_pair *p, const void *b
                              .send_flags = IBV_SEND_SIGNALED},
                        *bad;
 
-    (void)side;
     cr_assert_neq(poller, NULL);
     cr_assert_leq(size, MCT_RDMA_MESSAGE);
     memcpy(buffer, bytes, size);
@@ -47,7 +46,7 @@ static void hostile_to_target(const struct mct_rdma_header *change, uint32_t siz
         if (times > 1)
             h.id = i + 1;
         memcpy(message, &h, sizeof(h));
-        inject(&f.a, f.pa[0], message, size);
+        inject(f.pa[0], message, size);
     }
     fix_until(&f, f.b.left == 1);
     cr_assert_eq(f.b.left_error, -EPROTO);
@@ -113,7 +112,7 @@ Test(rdma_hostile, answers_are_not_taken)
     h.conn = f.ids[0];
     for (unsigned i = 0; i < 3 * MCT_RDMA_NOTICES && f.b.left == 0; i++) {
         h.id = i + 1;
-        inject(&f.a, f.pa[0], &h, sizeof(h));
+        inject(f.pa[0], &h, sizeof(h));
         for (unsigned k = 0; k < 10; k++)
             fix_turn(&f);
         fake_stats(f.b.devices[0], &st);
@@ -171,7 +170,7 @@ Test(rdma_hostile, answers)
             break;
         }
         memcpy(message, &h, sizeof(h));
-        inject(&f.b, f.pb[0], message, size);
+        inject(f.pb[0], message, size);
         fix_until(&f, f.a.lost == 1);
         cr_assert_eq(f.a.lost_error, -EPROTO);
         cr_assert_eq(f.a.lost_ids[0], f.ids[0]);
@@ -179,6 +178,57 @@ Test(rdma_hostile, answers)
         fix_check_alive(&f);
         fix_fini(&f);
     }
+}
+
+/* Anything at all, to both ends: what is nonsense ends the one connection that it came on. */
+Test(rdma_hostile, anything)
+{
+    enum { MESSAGES = 3000 };
+    static uint8_t message[MCT_RDMA_MESSAGE];
+    uint64_t random = 99;
+    unsigned ended = 0;
+    struct fix f;
+
+    fix_init(&f, 1);
+    for (unsigned i = 0; i < MESSAGES; i++) {
+        unsigned n = (f.npairs - 1) % 64, lost = f.a.lost, left = f.b.left;
+        const struct mct_rdma_conn *target = f.pb[n]->engine;
+        bool answer;
+        struct mct_rdma_header h;
+        uint32_t size;
+
+        fix_fill(message, sizeof(message), ++random);
+        random = random * UINT64_C(6364136223846793005) + 1442695040888963407;
+        answer = random >> 60 == 0;
+        h = header(&f, answer ? MCT_RDMA_DONE : MCT_RDMA_NOTIFY);
+        h.conn = f.ids[n];
+        h.id = target->notice_id + 1;
+        if (!answer) {
+            h.length = (uint32_t)(random >> 20) % 600;
+            h.name_length = (uint16_t)(h.length / 3);
+        }
+        size = (uint32_t)sizeof(h) + h.length;
+        if ((random >> 40) % 4 == 0) /* some bits of the header are others */
+            for (unsigned k = 0; k <= (random >> 44) % 3; k++)
+                ((uint8_t *)&h)[(random >> (8 * k)) % sizeof(h)] ^=
+                    (uint8_t)(1u << (random >> (50 + k)) % 8);
+        if ((random >> 42) % 16 == 0)
+            size = 1 + (uint32_t)(random >> 10) % MCT_RDMA_MESSAGE;
+        memcpy(message, &h, sizeof(h));
+        inject(answer ? f.pb[n] : f.pa[n], message, size);
+        for (unsigned k = 0; k < 3; k++)
+            fix_turn(&f);
+        if (fix_stats(&f.a)->protocol_errors + fix_stats(&f.b)->protocol_errors == ended)
+            continue;
+        ended++;
+        mct_rdma_ops.abort(f.link, -ECONNRESET);
+        (void)mct_rdma_ops.dismiss(f.b.t, &f.visitor);
+        fix_until(&f, f.a.lost == lost + 1 && f.b.left == left + 1);
+        fix_join(&f, 0);
+    }
+    cr_assert(ended > 100 && f.b.notifications > 1000, "%u %u", ended, f.b.notifications);
+    fix_check_alive(&f);
+    fix_fini(&f);
 }
 
 /* A status that is none is an internal error, as over TCP. */

@@ -374,8 +374,10 @@ Test(rdma_quiet, end_of_a_visitors_connection)
 Test(rdma_quiet, dismiss)
 {
     struct fix f;
+    struct fake_stats before, after;
 
     fix_init(&f, 3);
+    fake_stats(f.b.devices[0], &before);
     cr_assert_eq(mct_rdma_ops.dismiss(f.b.t, &f), 0);
     cr_assert_eq(mct_rdma_ops.dismiss(f.b.t, &f.visitor), -EINPROGRESS);
     fix_until(&f, mct_rdma_ops.dismiss(f.b.t, &f.visitor) == 0);
@@ -383,6 +385,9 @@ Test(rdma_quiet, dismiss)
     cr_assert_eq(f.b.left_error, -ECONNABORTED);
     cr_assert_eq(fix_stats(&f.b)->inbound, 0u);
     cr_assert_eq(fake_count(FAKE_QP, f.b.devices[0]), 0u);
+    fake_stats(f.b.devices[0], &after);
+    cr_assert_eq(after.calls[FAKE_MODIFY_QP] - before.calls[FAKE_MODIFY_QP], 3u,
+                 "the error state comes first: it flushes what was half received");
     fix_fini(&f);
 }
 

@@ -265,7 +265,6 @@ static void check_drained(struct mct_rdma_conn *c)
         return;
     c->drained = true;
     mct_rdma_notices_end(c);
-    ask(c, MCT_RDMA_STAGE_GONE);
 }
 
 void mct_rdma_conn_end(struct mct_rdma_conn *c, int error, const char *why)
@@ -332,6 +331,11 @@ static void look_at(struct mct_rdma_conn *c)
     if (c->asked == MCT_RDMA_STAGE_GONE && !c->swept && is_gone(c->pair))
         sweep(c);
     check_drained(c);
+    /* A message that was half received holds a buffer of the shared queue until it is flushed: so the error state comes
+     * first, and a poll after it. */
+    if (c->drained && c->flushing)
+        ask(c, MCT_RDMA_STAGE_GONE);
+    c->flushing = mcs_load_acquire(&c->pair->reached) != MCT_RDMA_STAGE_LIVES; /* partner: nic */
     /* a device that does not flush is not waited for: a destroyed queue pair is as quiet */
     if (c->poller->failed || c->silent || mcs_ticks() - c->ended > t->env.tick_hz)
         ask(c, MCT_RDMA_STAGE_GONE);

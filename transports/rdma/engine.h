@@ -99,6 +99,7 @@ struct mct_rdma_conn {
     int error;      /* why it ends, */
     const char *why;
     uint64_t ended; /* and since when, ticks */
+    bool flushing;  /* the queue pair was in the error state before the last poll */
     bool silent;    /* what came through may never be told */
     bool sweeping, swept;
     uint64_t sweep_polled, sweep_emptied;
