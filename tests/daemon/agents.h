@@ -15,6 +15,7 @@
 #include <daemon/peer.pb-c.h>
 
 #include "daemon/cluster.h"
+#include "daemon/rdma.h"
 #include "loop.h"
 #include "shm/status.h"
 
@@ -33,10 +34,11 @@ static inline void *ag_engine(void *engine)
     return NULL;
 }
 
-/* listen: "127.0.0.1:0", or an address to come back at. incarnation 0: a random one. */
-static inline void ag_init_at(struct ag *g, const char *listen, uint64_t incarnation)
+/* listen: "127.0.0.1:0", or an address to come back at. incarnation 0: a random one. devices: [rdma] devices, NULL: none. */
+static inline void ag_init_rdma(struct ag *g, const char *listen, uint64_t incarnation,
+                                const char *devices)
 {
-    static const struct mct_ops *const nets[] = {&mct_tcp_ops};
+    static const struct mct_ops *const nets[] = {&mct_tcp_ops, &mct_rdma_ops};
     struct mcd_agent *a = loop_init();
     struct mcd_engine_options o = {
         .tick_hz = 1000000000,
@@ -47,7 +49,7 @@ static inline void ag_init_at(struct ag *g, const char *listen, uint64_t incarna
         .deadline_us = 30000000,
         .control_fd = a->event_fd,
         .nets = nets,
-        .nnets = 1,
+        .nnets = devices != NULL ? 2 : 1,
         .network = true,
     };
     char error[512] = "";
@@ -58,12 +60,24 @@ static inline void ag_init_at(struct ag *g, const char *listen, uint64_t incarna
     a->config.connect_ms = 200;
     a->incarnation = incarnation != 0 ? incarnation : mcd_incarnation();
     a->network = true;
+    if (devices != NULL) {
+        snprintf(a->config.rdma_devices, sizeof(a->config.rdma_devices), "%s", devices);
+        a->config.rdma_enable = MCD_RDMA_REQUIRE;
+        cr_assert_eq(mcd_rdma_create(a, error, sizeof(error)), 0, "%s", error);
+        cr_assert_eq(mcd_rdma_watch(a), 0);
+        o.rdma = a->rdma;
+    }
     cr_assert_eq(mcd_engine_create(&o, &a->engines[0]), 0);
     a->nengines = 1;
     cr_assert_eq(pthread_create(&g->thread, NULL, ag_engine, a->engines[0]), 0);
     cr_assert_eq(mcd_cluster_create(a, error, sizeof(error)), 0, "%s", error);
     g->agent = a;
     g->cluster = a->cluster;
+}
+
+static inline void ag_init_at(struct ag *g, const char *listen, uint64_t incarnation)
+{
+    ag_init_rdma(g, listen, incarnation, NULL);
 }
 
 static inline void ag_init(struct ag *g)
@@ -85,6 +99,8 @@ static inline void ag_fini(struct ag *g)
     mcd_engine_stop(g->agent->engines[0]);
     cr_assert_eq(pthread_join(g->thread, NULL), 0);
     mcd_engine_destroy(g->agent->engines[0]);
+    mcd_rdma_unwatch(g->agent);
+    mcd_rdma_destroy(g->agent);
     loop_fini(g->agent);
 }
 
