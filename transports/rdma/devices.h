@@ -262,6 +262,8 @@ void mct_rdma_nic_suspect(struct mct_rdma_device *d);
 
 /* memory.c */
 void *mct_rdma_worker_thread(void *worker);
+/* Why ENOMEM, where memory that may be locked is limited; false: it is not. */
+bool mct_rdma_memlock(char *out, size_t size);
 /* Control thread: posts what the memory needs next; it is `ripe` when that is nothing. */
 void mct_rdma_memory_advance(struct mct_rdma *r, struct mct_rdma_memory *m);
 void mct_rdma_memory_result(struct mct_rdma *r, struct mct_rdma_job *j);

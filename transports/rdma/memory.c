@@ -167,24 +167,31 @@ static uint64_t locked_bytes(void)
     return kib << 10;
 }
 
+bool mct_rdma_memlock(char *out, size_t size)
+{
+    struct rlimit limit = {RLIM_INFINITY, RLIM_INFINITY};
+
+    (void)getrlimit(RLIMIT_MEMLOCK, &limit);
+    if (limit.rlim_cur == RLIM_INFINITY)
+        return false;
+    snprintf(out, size,
+             "out of memory that may be locked; the limit is %llu bytes (RLIMIT_MEMLOCK), %llu are "
+             "locked for devices now; "
+             "set LimitMEMLOCK=infinity in the agent's unit, or give it CAP_IPC_LOCK",
+             (unsigned long long)limit.rlim_cur, (unsigned long long)locked_bytes());
+    return true;
+}
+
 static char *explain(const struct mct_rdma_device *d, const struct mct_rdma_memory *m, int res,
                      uint64_t at)
 {
     unsigned long long wanted = m->range.length, chunk = chunk_length(m, at),
                        regions = mcs_load_relaxed(&d->memory_regions);
-    struct rlimit limit = {RLIM_INFINITY, RLIM_INFINITY};
+    char memlock[MCT_RDMA_TEXT_MAX];
 
-    if (res == -ENOMEM) {
-        (void)getrlimit(RLIMIT_MEMLOCK, &limit);
-        if (limit.rlim_cur != RLIM_INFINITY)
-            return mct_rdma_text("%llu bytes cannot be registered with RDMA device %s: out of "
-                                 "memory that may be locked; the limit is %llu "
-                                 "bytes (RLIMIT_MEMLOCK), %llu are locked for devices now; set "
-                                 "LimitMEMLOCK=infinity in the agent's unit, or "
-                                 "give it CAP_IPC_LOCK",
-                                 wanted, d->name, (unsigned long long)limit.rlim_cur,
-                                 (unsigned long long)locked_bytes());
-    }
+    if (res == -ENOMEM && mct_rdma_memlock(memlock, sizeof(memlock)))
+        return mct_rdma_text("%llu bytes cannot be registered with RDMA device %s: %s", wanted,
+                             d->name, memlock);
     if ((res == -ENOMEM || res == -ENOSPC || res == -EINVAL) && d->limits.max_mr > 0 &&
         regions >= (unsigned long long)d->limits.max_mr)
         return mct_rdma_text("%llu bytes cannot be registered with RDMA device %s: it has %llu "

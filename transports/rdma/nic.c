@@ -283,7 +283,14 @@ static void explain_open(const struct ibv_device *device, int error, char *why, 
 
     memset(&st, 0, sizeof(st));
     snprintf(path, sizeof(path), "/dev/infiniband/%s", device->dev_name);
-    if (device->dev_name[0] != 0 && stat(path, &st) != 0 && errno == ENOENT)
+    if (device->dev_name[0] == 0) {
+        snprintf(why, size, "it cannot be opened: %s", strerror(error));
+        return;
+    }
+    /* what libibverbs has tried last may have left another errno than what stands in the way */
+    if (faccessat(AT_FDCWD, path, R_OK | W_OK, AT_EACCESS) != 0 && errno == EACCES)
+        error = EACCES;
+    if (stat(path, &st) != 0 && errno == ENOENT)
         snprintf(why, size,
                  "%s is not there; a container needs the device (--device=%s), a host the module "
                  "ib_uverbs",
@@ -291,8 +298,7 @@ static void explain_open(const struct ibv_device *device, int error, char *why, 
     else if (error == EACCES || error == EPERM)
         snprintf(why, size,
                  "no permission to open %s (owner %u, group %u, mode %03o): put the agent's user "
-                 "into that "
-                 "group, or give the file a group of its own by a udev rule",
+                 "into that group, or give the file a group of its own by a udev rule",
                  path, (unsigned)st.st_uid, (unsigned)st.st_gid, (unsigned)st.st_mode & 0777u);
     else
         snprintf(why, size, "it cannot be opened: %s", strerror(error));

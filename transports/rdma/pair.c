@@ -164,6 +164,7 @@ static int create_port(struct mct_rdma_device *d, struct mct *instance,
     struct mct_rdma_port *p;
     struct ibv_srq_init_attr srq = {.attr = {.max_sge = 1}};
     const char *what = "memory";
+    char memlock[MCT_RDMA_TEXT_MAX];
     uint32_t entries;
     int flags, vectors, res;
 
@@ -235,6 +236,13 @@ static int create_port(struct mct_rdma_device *d, struct mct *instance,
 failed:
     res = errno != 0 ? -errno : -ENOMEM;
 fail:
+    if (res == -ENOMEM && port != NULL && port->mr == NULL && port->port.slab != NULL &&
+        mct_rdma_memlock(memlock, sizeof(memlock))) {
+        *text =
+            mct_rdma_text("RDMA device %s: %zu bytes of message buffers cannot be registered: %s",
+                          d->name, port->slab_size, memlock);
+        goto undo;
+    }
     *text =
         mct_rdma_text("RDMA device %s: an engine cannot have %s there: %s (completion queue of %u, "
                       "the device allows "
@@ -242,6 +250,7 @@ fail:
                       d->name, what, strerror(-res), port != NULL ? port->port.cq_depth : 0,
                       limits->max_cqe, limits->max_cq, port != NULL ? port->port.srq_depth : 0,
                       limits->max_srq_wr, limits->max_srq);
+undo:
     if (port != NULL && !destroy_port(d, port)) {
         /* in the list of those that are tried again */
         port->ended = true;

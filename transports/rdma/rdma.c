@@ -530,7 +530,10 @@ static bool join_until(pthread_t thread, uint64_t end)
         ts.tv_sec++;
         ts.tv_nsec -= 1000000000;
     }
-    return pthread_timedjoin_np(thread, NULL, &ts) == 0;
+    if (pthread_timedjoin_np(thread, NULL, &ts) == 0)
+        return true;
+    pthread_detach(thread);
+    return false;
 }
 
 /* false: a thread hangs; what it may touch has to stay. */
