@@ -12,7 +12,7 @@
  *
  * Lifetime of a slice.  post() takes the slice; from then on it belongs to the transport
  * until host->done() hands it back with `status` set, whatever happens to the link: every slice
- * posted comes back exactly once, from turn() or from a control call, never from inside post().  A
+ * posted comes back exactly once, from turn(), arm() or a control call, never from inside post().  A
  * transport with MCT_CAP_SYNCHRONOUS hands it back in post() itself and calls nobody.
  *
  * The promise (docs/architecture.md): once a slice came back, its local end is quiet: the

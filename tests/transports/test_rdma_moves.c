@@ -225,7 +225,7 @@ Test(rdma_moves, completion_queue_is_shared)
     fix_open(&f);
     for (unsigned i = 0; i < 3; i++)
         fix_join(&f, 0);
-    for (unsigned round = 0; round < 20; round++) {
+    for (unsigned round = 0; round < 100; round++) {
         struct mct_slice s[20], *list[20];
         unsigned taken, lost = f.a.lost, before = f.a.done;
         struct mct_link *link;
@@ -263,7 +263,7 @@ Test(rdma_moves, completion_queue_is_shared)
         fake_pace(f.a.devices[0], FAKE_AT_ONCE);
         (void)mct_rdma_ops.end(f.b.t, &f.visitor, f.ids[n]);
         mct_rdma_ops.disconnect(link);
-        for (unsigned i = 0; i < 50; i++)
+        for (unsigned i = 0; i < 20; i++)
             fix_check_alive(&f);
         fix_until(&f, mct_rdma_ops.end(f.b.t, &f.visitor, f.ids[n]) == 0);
     }

@@ -407,6 +407,35 @@ Test(rdma_quiet, fini_with_slices_out)
     cr_assert_eq(f.a.done, 4u);
 }
 
+/* A device that hangs holds the end up for a few seconds, not for ever; what it may still touch is kept for it. */
+Test(rdma_quiet, fini_while_a_device_hangs)
+{
+    struct fix f;
+    struct mct_slice s[4];
+    uint64_t began;
+
+    fix_init(&f, 2);
+    fake_pace(f.a.devices[0], FAKE_HELD);
+    for (unsigned i = 0; i < 4; i++) {
+        s[i] = fix_slice(&f, MCT_WRITE, i * 4096, i * 4096, 4096);
+        cr_assert_eq(fix_post(&f, &s[i]), 1u);
+    }
+    fake_block(FAKE_ANY, f.a.devices[0]);
+    began = fix_now();
+    f.link = NULL;
+    fix_instance_fini(&f.a);
+    cr_assert_gt(fix_now() - began, UINT64_C(1900000000));
+    cr_assert_eq(f.a.done, 4u);
+    for (unsigned i = 0; i < 4; i++) {
+        cr_assert_eq(s[i].status, MCS_RAIL);
+        cr_assert(!s[i].settled && s[i].conn != 0 && fix_backs(&s[i]) == 1);
+    }
+    /* it wakes up again: the nic's thread still knows all it needs */
+    fake_unblock(f.a.devices[0]);
+    fix_until(&f, fake_count(FAKE_QP, f.a.devices[0]) == 0);
+    fix_instance_fini(&f.b);
+}
+
 /* More than a link or an instance takes, or of another: refused, and nothing of it is left. */
 Test(rdma_quiet, refused_connections)
 {
