@@ -39,7 +39,6 @@ static const struct column devices[] = {
     {"NIC", "name", CELL_TEXT},
     {"LINK", "link", CELL_TEXT},
     {"GID", "gid", CELL_TEXT},
-    {"PREFIX", "prefix", CELL_COUNT},
 };
 #define NCOLUMNS (sizeof(columns) / sizeof(columns[0]))
 
@@ -315,9 +314,9 @@ static void add_views(mcshm *c, uint64_t incarnation, cJSON *out)
 
 /* ---- all of it --------------------------------------------------------------------------- */
 
-/* The transfers of all sizes; rows into `out`. */
-static enum severity transfers(const struct doctor *d, const char *address, cJSON *out, char *why,
-                               size_t why_size)
+/* The transfers of all sizes; rows, and what the agent tells after them, into `out`. */
+static enum severity transfers(const struct doctor *d, const char *address, uint64_t incarnation,
+                               cJSON *out, char *why, size_t why_size)
 {
     cJSON *rows = cJSON_AddArrayToObject(out, "sizes");
     struct run r = {.c = NULL};
@@ -342,6 +341,8 @@ static enum severity transfers(const struct doctor *d, const char *address, cJSO
                      mcshm_path_name(any.path));
         finish(&any);
     }
+    if (r.c != NULL) /* while the memory is there that is registered for it */
+        add_views(r.c, incarnation, out);
     finish(&r);
     return verdict;
 }
@@ -399,8 +400,7 @@ enum severity doctor_peer(const struct doctor *d, const char *peer, cJSON *out)
     }
     cJSON_AddStringToObject(out, "version", info.agent_version);
     cJSON_AddNumberToObject(out, "rtt_us", (double)info.rtt_ns / 1000);
-    verdict = transfers(d, address, out, why, sizeof(why));
-    add_views(c, info.incarnation, out);
+    verdict = transfers(d, address, info.incarnation, out, why, sizeof(why));
 tell:
     mcshm_close(c);
     cJSON_AddStringToObject(out, "address", address);

@@ -54,28 +54,41 @@ static bool listed(const char *list, const char *device, const char *port)
     return false;
 }
 
-/* NULL, or the setting that keeps the agent from using the port. */
-static const char *left_out(const struct doctor *d, const char *device, unsigned port)
+/* What of [rdma] decides which ports are used, and at which GID: the file's, or those in force in an agent. */
+struct choice {
+    const char *enable, *devices, *deny, *gid_index;
+};
+
+static struct choice of_settings(const struct doctor *d)
 {
-    const char *devices = doctor_setting(d, "rdma.devices");
+    return (struct choice){
+        .enable = doctor_setting(d, "rdma.enable"),
+        .devices = doctor_setting(d, "rdma.devices"),
+        .deny = doctor_setting(d, "rdma.deny"),
+        .gid_index = doctor_setting(d, "rdma.gid_index"),
+    };
+}
+
+/* NULL, or the setting that keeps the agent from using the port. */
+static const char *left_out(const struct choice *c, const char *device, unsigned port)
+{
     char name[MCT_SYSFS_NAME_MAX + 8];
 
     snprintf(name, sizeof(name), "%s/%u", device, port);
-    if (strcmp(doctor_setting(d, "rdma.enable"), "off") == 0)
+    if (strcmp(c->enable, "off") == 0)
         return "enable = off";
-    if (listed(doctor_setting(d, "rdma.deny"), device, name))
+    if (listed(c->deny, device, name))
         return "deny";
-    if (devices[0] != '\0' && !listed(devices, device, name))
+    if (c->devices[0] != '\0' && !listed(c->devices, device, name))
         return "devices";
     return NULL;
 }
 
-/* [rdma] gid_index; -1: auto */
-static int wanted_gid(const struct doctor *d)
+/* -1: auto */
+static int wanted_gid(const struct choice *c)
 {
-    const char *index = doctor_setting(d, "rdma.gid_index");
-
-    return index[0] >= '0' && index[0] <= '9' ? (int)strtoul(index, NULL, 10) : -1;
+    return c->gid_index[0] >= '0' && c->gid_index[0] <= '9' ? (int)strtoul(c->gid_index, NULL, 10)
+                                                            : -1;
 }
 
 /* ---- kernel ------------------------------------------------------------------------- */
@@ -296,11 +309,12 @@ static void check_mtu(struct doctor *d, const char *name, const struct mct_sysfs
 static void check_gid(struct doctor *d, const struct mct_sysfs_device *dev, unsigned port,
                       const char *name, const struct mct_sysfs_port *p)
 {
+    const struct choice settings = of_settings(d);
     struct mct_gid_choice c;
     char sys[512];
 
     if (mct_sysfs_choose_gid(sys_of(d, sys, sizeof(sys)), dev->name, port, p->infiniband,
-                             wanted_gid(d), &c) != 0)
+                             wanted_gid(&settings), &c) != 0)
         doctor_say(d, harm(d), "see docs/rdma.md, GIDs", "%s: %s", name, c.why);
     else if (!p->infiniband && c.type == MCT_GID_ROCE_V1)
         doctor_say(d, DOCTOR_WARN,
@@ -315,7 +329,8 @@ static void check_gid(struct doctor *d, const struct mct_sysfs_device *dev, unsi
 
 static void check_port(struct doctor *d, const struct mct_sysfs_device *dev, unsigned port)
 {
-    const char *setting = left_out(d, dev->name, port);
+    const struct choice settings = of_settings(d);
+    const char *setting = left_out(&settings, dev->name, port);
     char name[MCT_SYSFS_NAME_MAX + 8], sys[512], interface[80] = "", rate[48] = "", remedy[200];
     struct mct_sysfs_port p;
     bool active;
@@ -389,6 +404,7 @@ void doctor_check_rdma_numa(struct doctor *d)
 {
     char sys[512], names[MCT_SYSFS_DEVICES_MAX][MCT_SYSFS_NAME_MAX], text[256];
     size_t n = mct_sysfs_devices(sys_of(d, sys, sizeof(sys)), names, MCT_SYSFS_DEVICES_MAX);
+    const struct choice settings = of_settings(d);
     struct cpu_set_bits nodes;
 
     if (n == 0 || !doctor_read(d, text, sizeof(text), "/sys/devices/system/node/has_memory") ||
@@ -403,7 +419,8 @@ void doctor_check_rdma_numa(struct doctor *d)
             struct mct_sysfs_device dev;
             enum mct_sysfs_distance distance;
 
-            if (mct_sysfs_device(sys, names[i], &dev) != 0 || left_out(d, names[i], 1) != NULL)
+            if (mct_sysfs_device(sys, names[i], &dev) != 0 ||
+                left_out(&settings, names[i], 1) != NULL)
                 continue;
             distance = mct_sysfs_node_distance(sys, dev.pci, (int)node);
             near += distance == MCT_SYSFS_NODE;
@@ -489,11 +506,15 @@ void doctor_check_rdma_gpus(struct doctor *d)
 void doctor_check_rdma_memlock(struct doctor *d)
 {
     char sys[512], names[MCT_SYSFS_DEVICES_MAX][MCT_SYSFS_NAME_MAX], text[32], want_text[32];
-    size_t n = mct_sysfs_devices(sys_of(d, sys, sizeof(sys)), names, MCT_SYSFS_DEVICES_MAX);
+    size_t all = mct_sysfs_devices(sys_of(d, sys, sizeof(sys)), names, MCT_SYSFS_DEVICES_MAX),
+           n = 0;
+    const struct choice settings = of_settings(d);
     uint64_t pool = doctor_setting_number(d, "pool.size", UINT64_C(1) << 30), want, limit;
     struct user u = {.uid = 0};
     const char *whose;
 
+    for (size_t i = 0; i < all; i++)
+        n += left_out(&settings, names[i], 1) == NULL;
     if (n == 0)
         return;
     want = pool > UINT64_MAX / n ? UINT64_MAX : pool * n;
@@ -532,7 +553,7 @@ static unsigned long long count_of(const cJSON *o, const char *key)
 }
 
 /* The agent's GID, and the one that would be chosen from what is seen here. */
-static void compare_gid(struct doctor *d, const cJSON *o)
+static void compare_gid(struct doctor *d, const cJSON *o, const struct choice *in_force)
 {
     const cJSON *index = cJSON_GetObjectItemCaseSensitive(o, "gid_index");
     char device[MCT_SYSFS_NAME_MAX], sys[512];
@@ -544,17 +565,16 @@ static void compare_gid(struct doctor *d, const cJSON *o)
         return;
     snprintf(device, sizeof(device), "%.*s", (int)(slash - name), name);
     if (mct_sysfs_choose_gid(sys_of(d, sys, sizeof(sys)), device,
-                             (unsigned)strtoul(slash + 1, NULL, 10), infiniband, wanted_gid(d),
-                             &c) == 0 &&
+                             (unsigned)strtoul(slash + 1, NULL, 10), infiniband,
+                             wanted_gid(in_force), &c) == 0 &&
         c.index != index->valueint)
         doctor_say(d, DOCTOR_NOTE, NULL,
                    "%s: the agent uses GID %d, seen from here it would be %s: the agent sees other "
-                   "addresses (another network namespace), or was started with another "
-                   "[rdma] gid_index",
+                   "addresses, as in another network namespace",
                    name, index->valueint, c.why);
 }
 
-static void say_nic(struct doctor *d, const cJSON *o)
+static void say_nic(struct doctor *d, const cJSON *o, const struct choice *in_force)
 {
     bool up = strcmp(text_of(o, "state"), "up") == 0;
     const cJSON *memory = cJSON_GetObjectItemCaseSensitive(o, "memory");
@@ -571,7 +591,7 @@ static void say_nic(struct doctor *d, const cJSON *o)
                message, count_of(o, "max_reads"), bytes, count_of(o, "pairs"),
                count_of(o, "faults"));
     if (up)
-        compare_gid(d, o);
+        compare_gid(d, o, in_force);
     if (failed != 0)
         doctor_say(d, DOCTOR_WARN, "see locked memory above, and the agent's log",
                    "%llu registrations of memory with %s have failed", failed, text_of(o, "name"));
@@ -596,6 +616,8 @@ static bool has_device(const cJSON *nics, const char *device)
 void doctor_check_rdma_nics(struct doctor *d, const cJSON *answer)
 {
     const cJSON *nics = cJSON_GetObjectItemCaseSensitive(answer, "nics"), *o;
+    const struct choice in_force = {text_of(answer, "enable"), text_of(answer, "devices"),
+                                    text_of(answer, "deny"), text_of(answer, "gid_index")};
     char sys[512], names[MCT_SYSFS_DEVICES_MAX][MCT_SYSFS_NAME_MAX];
     size_t n = mct_sysfs_devices(sys_of(d, sys, sizeof(sys)), names, MCT_SYSFS_DEVICES_MAX);
 
@@ -608,12 +630,12 @@ void doctor_check_rdma_nics(struct doctor *d, const cJSON *answer)
                    "the agent uses no RDMA device ([rdma] enable = %s)", text_of(answer, "enable"));
     cJSON_ArrayForEach(o, nics)
     {
-        say_nic(d, o);
+        say_nic(d, o, &in_force);
     }
     for (size_t i = 0; i < n && cJSON_GetArraySize(nics) != 0; i++)
-        if (!has_device(nics, names[i]) && left_out(d, names[i], 1) == NULL)
+        if (!has_device(nics, names[i]) && left_out(&in_force, names[i], 1) == NULL)
             doctor_say(d, DOCTOR_WARN, "restart the agent",
-                       "the agent does not know %s, which has come later", names[i]);
+                       "the agent does not know %s, which has come after its start", names[i]);
 }
 
 void doctor_check_rdma_agent(struct doctor *d)

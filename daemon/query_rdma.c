@@ -49,6 +49,9 @@ void mcd_query_nics(const struct mcd_agent *a, cJSON *root)
     cJSON *list;
 
     cJSON_AddStringToObject(root, "enable", words[a->config.rdma_enable]);
+    cJSON_AddStringToObject(root, "devices", a->config.rdma_devices);
+    cJSON_AddStringToObject(root, "deny", a->config.rdma_deny);
+    cJSON_AddStringToObject(root, "gid_index", a->config.rdma_gid_index);
     cJSON_AddBoolToObject(root, "used", a->rdma != NULL);
     list = cJSON_AddArrayToObject(root, "nics");
     for (unsigned i = 0; a->rdma != NULL && i < mct_rdma_nics(a->rdma); i++) {

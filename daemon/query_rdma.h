@@ -8,7 +8,7 @@
 #include "agent.h"
 #include "peer.h"
 
-/* Adds "enable" ([rdma] enable), "used" and "nics", one object a nic, to an answer. */
+/* Adds "enable", "devices", "deny" and "gid_index" as in [rdma], "used" and "nics", one object a nic, to an answer. */
 void mcd_query_nics(const struct mcd_agent *a, cJSON *root);
 
 /* Adds "nics": the RDMA devices that a peer has told of, those that it uses now. */

@@ -277,6 +277,9 @@ Test(doctor_rdma, locked_memory)
            "limit is 1G; registering a whole pool with 2");
     cr_assert_not_null(strstr(d.findings[0].what, "locks 2G"), "%s", d.findings[0].what);
     cr_assert_not_null(strstr(d.findings[0].remedy, "LimitMEMLOCK"), "%s", d.findings[0].remedy);
+    set("rdma.deny", "mlx5_1"); /* which then locks nothing */
+    expect(doctor_check_rdma_memlock, 0, DOCTOR_OK, "limit is 1G; the pool takes 1G");
+    d.nsettings = 1;
     memlock("2147483648");
     expect(doctor_check_rdma_memlock, 0, DOCTOR_OK, "limit is 2G");
     memlock("unlimited");
@@ -334,5 +337,10 @@ Test(doctor_rdma, the_agents_view)
     expect_of(
         "{\"enable\":\"auto\",\"used\":true,\"nics\":[{\"name\":\"mlx5_00/1\",\"state\":\"up\"}]}",
         1, DOCTOR_WARN, "does not know mlx5_0");
+    /* what keeps it out is the agent's setting, not the file's */
+    expect_of("{\"enable\":\"auto\",\"used\":true,\"devices\":\"mlx5_00\",\"deny\":\"\",\"nics\":["
+              "{\"name\":\"mlx5_00/1\",\"state\":\"up\"}]}",
+              0, DOCTOR_OK, "mlx5_00/1 up");
+    cr_assert_eq(d.nfindings, 1);
     expect_of("{\"used\":true,\"nics\":[{\"name\":7},null,[]]}", 0, DOCTOR_WARN, "the agent has");
 }

@@ -72,8 +72,14 @@ Test(query_rdma, nics)
 
     agent.rdma = (void *)&agent;
     agent.config.rdma_enable = MCD_RDMA_REQUIRE;
+    snprintf(agent.config.rdma_devices, sizeof(agent.config.rdma_devices), "mlx5_*");
+    snprintf(agent.config.rdma_deny, sizeof(agent.config.rdma_deny), "mlx5_9");
+    snprintf(agent.config.rdma_gid_index, sizeof(agent.config.rdma_gid_index), "3");
     mcd_query_nics(&agent, root);
     expect(root, "enable", "require");
+    expect(root, "devices", "mlx5_*");
+    expect(root, "deny", "mlx5_9");
+    expect(root, "gid_index", "3");
     cr_assert(cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(root, "used")));
     list = cJSON_GetObjectItemCaseSensitive(root, "nics");
     cr_assert_eq(cJSON_GetArraySize(list), 2);
