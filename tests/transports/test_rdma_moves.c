@@ -423,3 +423,37 @@ Test(rdma_moves, sleep_and_wake)
     fix_until(&f, f.b.left == 1);
     fix_fini(&f);
 }
+
+/* An engine that turns only when something rings. */
+#define sleep_until(f, side, condition)                                                            \
+    do {                                                                                           \
+        while (!(condition)) {                                                                     \
+            struct epoll_event ev_;                                                                \
+                                                                                                   \
+            if (mct_rdma_ops.arm((side)->t) && !(condition))                                       \
+                cr_assert_eq(epoll_wait((side)->epoll_fd, &ev_, 1, 10000), 1, "line %d",           \
+                             __LINE__);                                                            \
+            (void)fix_engine_turn(side);                                                           \
+        }                                                                                          \
+    } while (0)
+
+/* No step of an end waits for a clock. */
+Test(rdma_moves, ends_while_asleep)
+{
+    struct fix f;
+    struct mct_slice s[4];
+
+    fix_init(&f, 2);
+    fake_pace(f.a.devices[0], FAKE_HELD);
+    for (unsigned i = 0; i < 4; i++) {
+        s[i] = fix_slice(&f, MCT_WRITE, i * 4096, i * 4096, 4096);
+        cr_assert_eq(fix_post(&f, &s[i]), 1u);
+    }
+    mct_rdma_ops.cancel(f.link, &s[0]);
+    sleep_until(&f, &f.a, f.a.lost == 1);
+    mct_rdma_ops.abort(f.link, -ENETDOWN);
+    sleep_until(&f, &f.a, f.a.lost == 2 && !mct_rdma_ops.pending(f.a.t));
+    sleep_until(&f, &f.b, mct_rdma_ops.end(f.b.t, &f.visitor, f.ids[0]) == 0);
+    sleep_until(&f, &f.b, mct_rdma_ops.dismiss(f.b.t, &f.visitor) == 0);
+    fix_fini(&f);
+}

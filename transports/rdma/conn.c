@@ -314,6 +314,7 @@ static void sweep(struct mct_rdma_conn *c)
         }
         c->swept = true;
     }
+    c->t->again = c->t->again || !c->swept;
 }
 
 static void look_at(struct mct_rdma_conn *c)
@@ -332,10 +333,15 @@ static void look_at(struct mct_rdma_conn *c)
         sweep(c);
     check_drained(c);
     /* A message that was half received holds a buffer of the shared queue until it is flushed: so the error state comes
-     * first, and a poll after it. */
-    if (c->drained && c->flushing)
-        ask(c, MCT_RDMA_STAGE_GONE);
-    c->flushing = mcs_load_acquire(&c->pair->reached) != MCT_RDMA_STAGE_LIVES; /* partner: nic */
+     * first, and all that it brought is polled. */
+    if (mcs_load_acquire(&c->pair->reached) != MCT_RDMA_STAGE_LIVES) { /* partner: nic's thread */
+        if (c->drained && c->flushing && c->poller->emptied != c->flush_emptied)
+            ask(c, MCT_RDMA_STAGE_GONE);
+        if (!c->flushing)
+            c->flush_emptied = c->poller->emptied;
+        c->flushing = true;
+        t->again = t->again || (c->drained && c->asked != MCT_RDMA_STAGE_GONE);
+    }
     /* a device that does not flush is not waited for: a destroyed queue pair is as quiet */
     if (c->poller->failed || c->silent || mcs_ticks() - c->ended > t->env.tick_hz)
         ask(c, MCT_RDMA_STAGE_GONE);
@@ -343,6 +349,7 @@ static void look_at(struct mct_rdma_conn *c)
 
 void mct_rdma_look(struct mct *t, bool all)
 {
+    t->again = false;
     for (struct mct_rdma_poller *p = t->pollers; p != NULL; p = p->next) {
         /* partner: nic's thread */
         if (p->failed || mcs_load_acquire(&p->port->failed) == 0)

@@ -99,10 +99,10 @@ struct mct_rdma_conn {
     int error;      /* why it ends, */
     const char *why;
     uint64_t ended; /* and since when, ticks */
-    bool flushing;  /* the queue pair was in the error state before the last poll */
+    bool flushing;  /* the queue pair is in the error state */
     bool silent;    /* what came through may never be told */
     bool sweeping, swept;
-    uint64_t sweep_polled, sweep_emptied;
+    uint64_t flush_emptied, sweep_polled, sweep_emptied; /* of the poller */
     /* send queue */
     struct mct_rdma_sent *ring; /* pair->depth */
     uint64_t posted, known;     /* work requests ever; includes those in a chain */
@@ -160,6 +160,7 @@ struct mct {
     uint64_t outstanding;       /* work requests */
     unsigned unanswered;        /* NOTIFYs */
     bool closing;
+    bool again;                         /* an end goes on in the next turn, whatever comes */
     struct mct_slice *done, **done_end; /* that come back */
     struct mct_rdma_conn *chains;       /* connections with a chain */
     unsigned chained;

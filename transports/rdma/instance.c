@@ -91,7 +91,7 @@ static bool rdma_arm(struct mct *t)
     any = poll_all(t);
     mct_rdma_answer(t);
     any = mct_rdma_deliver(t) || any;
-    return !(mct_rdma_reap(t) || any);
+    return !(mct_rdma_reap(t) || any || t->again);
 }
 
 static bool rdma_pending(const struct mct *t)
