@@ -579,17 +579,19 @@ static void say_nic(struct doctor *d, const cJSON *o, const struct choice *in_fo
     bool up = strcmp(text_of(o, "state"), "up") == 0;
     const cJSON *memory = cJSON_GetObjectItemCaseSensitive(o, "memory");
     unsigned long long failed = count_of(o, "registrations_failed");
-    char bytes[32], message[32];
+    char bytes[32], message[32], region[32];
 
     doctor_size(table_number(memory), bytes, sizeof(bytes));
     doctor_size(table_number(cJSON_GetObjectItemCaseSensitive(o, "max_message")), message,
                 sizeof(message));
+    doctor_size(table_number(cJSON_GetObjectItemCaseSensitive(o, "max_region")), region,
+                sizeof(region));
     doctor_say(d, up ? DOCTOR_OK : harm(d), up ? NULL : "the ports above, and the agent's log",
-               "the agent has %s %s: %s; MTU %llu, messages up to %s, %llu READs at a time, %s "
-               "registered, %llu queue pairs, %llu faults",
+               "the agent has %s %s: %s; MTU %llu, messages up to %s, registrations up to %s, %llu "
+               "READs at a time, %s registered, %llu of at most %llu queue pairs, %llu faults",
                text_of(o, "name"), text_of(o, "state"), text_of(o, "why"), count_of(o, "mtu"),
-               message, count_of(o, "max_reads"), bytes, count_of(o, "pairs"),
-               count_of(o, "faults"));
+               message, region, count_of(o, "max_reads"), bytes, count_of(o, "pairs"),
+               count_of(o, "max_pairs"), count_of(o, "faults"));
     if (up)
         compare_gid(d, o, in_force);
     if (failed != 0)

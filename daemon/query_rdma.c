@@ -33,6 +33,9 @@ static void add_nic(cJSON *list, const struct mct_rdma_nic *n)
     cJSON_AddStringToObject(o, "netdev", n->netdev);
     cJSON_AddNumberToObject(o, "max_message", (double)n->max_message);
     cJSON_AddNumberToObject(o, "max_reads", n->max_reads);
+    snprintf(text, sizeof(text), "%" PRIu64, n->max_region); /* often 2^64 - 1 */
+    cJSON_AddStringToObject(o, "max_region", text);
+    cJSON_AddNumberToObject(o, "max_pairs", n->max_pairs);
     cJSON_AddNumberToObject(o, "memory", (double)n->memory_bytes);
     cJSON_AddNumberToObject(o, "regions", (double)n->memory_regions);
     cJSON_AddNumberToObject(o, "registrations_failed", (double)n->registrations_failed);

@@ -314,11 +314,12 @@ Test(doctor_rdma, the_agents_view)
     expect_of(
         "{\"enable\":\"auto\",\"used\":true,\"nics\":[{\"name\":\"mlx5_0/1\",\"state\":\"up\","
         "\"why\":\"GID "
-        "0\",\"mtu\":4096,\"max_message\":8388608,\"max_reads\":16,\"memory\":1048576,\"pairs\":4,"
+        "0\",\"mtu\":4096,\"max_message\":8388608,\"max_reads\":16,\"max_region\":\"2147483648\","
+        "\"max_pairs\":100,\"memory\":1048576,\"pairs\":4,"
         "\"faults\":0}]}",
         0, DOCTOR_OK,
-        "mlx5_0/1 up: GID 0; MTU 4096, messages up to 8M, 16 READs at a time, 1M registered, 4 "
-        "queue pairs");
+        "mlx5_0/1 up: GID 0; MTU 4096, messages up to 8M, registrations up to 2G, 16 READs at "
+        "a time, 1M registered, 4 of at most 100 queue pairs");
     cr_assert_eq(d.nfindings, 1);
     expect_of(
         "{\"enable\":\"auto\",\"used\":true,\"nics\":[{\"name\":\"mlx5_0/1\",\"state\":\"up\","

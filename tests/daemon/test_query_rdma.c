@@ -22,6 +22,8 @@ static const struct mct_rdma_nic made_up[] = {
      .gid_index = 3,
      .prefix = 120,
      .mtu = 4096,
+     .max_region = UINT64_MAX,
+     .max_pairs = 131072,
      .rate = UINT64_C(400000000000),
      .node = 1,
      .pci = "0000:3b:00.0",
@@ -95,6 +97,8 @@ Test(query_rdma, nics)
     expect_number(o, "gid_index", 3);
     expect_number(o, "prefix", 120);
     expect_number(o, "mtu", 4096);
+    expect(o, "max_region", "18446744073709551615");
+    expect_number(o, "max_pairs", 131072);
     expect_number(o, "rate", 4e11);
     expect_number(o, "node", 1);
     expect_number(o, "memory", 1099511627776.0);

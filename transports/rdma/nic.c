@@ -235,6 +235,8 @@ static int look(struct mct_rdma_device *d, bool all)
     if (o->mtu != 0 && o->mtu < n.mtu)
         n.mtu = o->mtu;
     n.max_message = a.max_msg_sz;
+    n.max_region = d->limits.max_mr_size;
+    n.max_pairs = (uint32_t)(d->limits.max_qp > 0 ? d->limits.max_qp : 0);
     n.max_reads = (unsigned)(d->limits.max_qp_rd_atom > 0 ? d->limits.max_qp_rd_atom : 0);
     if (n.max_reads > o->max_reads)
         n.max_reads = o->max_reads;

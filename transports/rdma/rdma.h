@@ -83,6 +83,8 @@ struct mct_rdma_nic {
     char pci[32];  /* "0000:3b:00.0", "" unknown */
     char netdev[32];
     uint64_t max_message; /* bytes */
+    uint64_t max_region;  /* bytes of one registration that the device takes */
+    uint32_t max_pairs;   /* queue pairs of all processes together */
     uint32_t max_reads;
     uint64_t memory_bytes, memory_regions; /* registered on it now */
     uint64_t pairs;                        /* there now */
