@@ -25,9 +25,9 @@ def doctor(agent, *more):
     return subprocess.run(words(agent, "doctor", "rdma", *more), capture_output=True, text=True, env=ENV)
 
 
-def peer(agent, address):
-    p = subprocess.run(words(agent, "--json", "doctor", "rdma", "--peer", address), capture_output=True, text=True,
-                       env=ENV)
+def peer(agent, address, *more):
+    p = subprocess.run(words(agent, "--json", "doctor", "rdma", "--peer", address, *more), capture_output=True,
+                       text=True, env=ENV)
     d = json.loads(p.stdout)
     check(all(f["area"] == "rdma" for f in d["findings"]), d)
     return p.returncode, d["peer"]
@@ -43,6 +43,16 @@ check("127.0.0.1:1" in d["verdict"], d)
 code, d = peer(a, "127.0.0.1")
 equal(code, 2, d)
 check("127.0.0.1:PORT" in d["verdict"], d)
+
+# a port that is not given is that of this host's own [peer] listen
+ini = os.path.join(a.dir, "ini")
+port = ADDRESS[b].rpartition(":")[2]
+with open(ini, "w") as f:
+    f.write(f"[peer]\nlisten = 127.0.0.1:{port}\n")
+for given, taken in (("127.0.0.1", ADDRESS[b]), ("::1", f"[::1]:{port}"), ("[::1]", f"[::1]:{port}"),
+                     ("[::1]:1", "[::1]:1"), ("localhost:1", "localhost:1"), ("localhost", f"localhost:{port}")):
+    code, d = peer(a, given, "--config", ini)
+    equal((code, d["address"]), (2, taken), d)
 
 # served: right, but not over RDMA
 server = subprocess.Popen(words(b, "doctor", "rdma", "--serve"), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
