@@ -172,7 +172,7 @@ test-rdma:
 	@scripts/deps.sh build
 	@$(MAKE) --no-print-directory rdma
 rdma: all failing $B/bin/verbs_smoke
-	@B=$B tests/rdma/run $(SCENARIO)
+	@B=$B tests/rdma/run "$(SCENARIO)"
 
 # Not a part of test: it takes as long as it is told to.
 MINUTES ?= 10

@@ -35,7 +35,7 @@ for group in "${groups[@]}"; do
     lint) wanted+=(git clang-format cppcheck shellcheck) ;;
     deb) wanted+=(dpkg-dev debhelper fakeroot lintian debootstrap) ;;
     vm) wanted+=(qemu-system-x86 busybox-static cpio kmod xz-utils zstd iproute2 rdma-core ibverbs-providers ibverbs-utils
-        rdmacm-utils perftest python3) ;;
+        rdmacm-utils perftest python3 iptables) ;;
     fuzz) wanted+=(clang libclang-rt-14-dev llvm) ;;
     bench) wanted+=(ucx-utils iperf3 python3-venv) ;;
     esac

@@ -109,6 +109,24 @@ class Side:
     def remove_address(self, rail, address):
         run(f"ip addr del {address}/24 dev {self.interface(rail)}")
 
+    def readdress(self, rail, address):
+        """Another address in the place of the present one, with the routes of guest-net.sh."""
+        link = self.interface(rail)
+        peer, table, back = 3 - self.number, 1000 + 2 * rail + self.number, 1000 + 2 * rail + 3 - self.number
+        theirs = Side(self.net, "b" if self.name == "a" else "a")
+        for old in self.addresses(rail):
+            self.remove_address(rail, old)
+        self.add_address(rail, address)
+        for rule in (f"from {address} to 10.9.{rail}.{peer} lookup {table}",
+                     f"from 10.9.{rail}.{peer} to {address} lookup {back}"):
+            run("ip rule add pref 10 iif lo " + rule)
+        run(f"ip route replace 10.9.{rail}.{peer} dev {link} src {address} table {table}")
+        run(f"ip route replace {address} dev {theirs.interface(rail)} src {theirs.address(rail)} table {back}")
+
+    def addresses(self, rail):
+        link = json.loads(run(f"ip -j addr show dev {self.interface(rail)}"))[0]
+        return [i["local"] for i in link["addr_info"] if i["family"] == "inet"]
+
     def gids(self, rail):
         """The port's GIDs by index, without empty ones."""
         folder, found = f"{CLASS}/{self.device(rail)}/ports/1/gids", {}
@@ -137,16 +155,13 @@ class Side:
     def mend(self):
         """As guest-net.sh left it, whatever the scenario before has done."""
         for rail in range(self.net.rails):
-            link = json.loads(run(f"ip -j -d addr show dev {self.interface(rail)}"))[0]
+            link = json.loads(run(f"ip -j link show dev {self.interface(rail)}"))[0]
             if link["mtu"] != MTU:
                 self.mtu(rail, MTU)
-            have = [i["local"] for i in link["addr_info"] if i["family"] == "inet"]
-            for address in have:
-                if address != self.address(rail):
-                    self.remove_address(rail, address)
-            if self.address(rail) not in have:
-                self.add_address(rail, self.address(rail))
-            if "UP" not in link["flags"] or self.address(rail) not in have:
+            moved = self.addresses(rail) != [self.address(rail)]
+            if moved:
+                self.readdress(rail, self.address(rail))
+            if moved or "UP" not in link["flags"]:
                 self.up(rail)
             if not self.has_device(rail):
                 self.add_device(rail)
@@ -170,9 +185,10 @@ class RdmaAgent(HostAgent):
 
     def __init__(self, side, *settings, rails=None, **more):
         # An ACK timeout of a second: a shorter one ends now and then on emulated processors.
-        super().__init__(side, "pool.pages=off", "peer.listen=" + side.at(), "engine.spin_us=20", "peer.connect_ms=5000",
+        port = more.get("port", hosts.PORT)
+        super().__init__(side, "pool.pages=off", "peer.listen=" + side.at(port), "engine.spin_us=20", "peer.connect_ms=5000",
                          "rdma.enable=require", "rdma.devices=" + side.devices(rails), "rdma.timeout=18",
-                         "rdma.silent_ms=10000", *settings, address=side.at(), **more)
+                         "rdma.silent_ms=10000", *settings, address=side.at(port), **more)
         self.side = side
 
     def before(self):
