@@ -14,6 +14,7 @@
  *           resume  an agent that dies under it, and the next one
  *           rdma    two agents over RDMA rails (tests/rdma)
  *           meta    a name in the cluster's metadata, published and withdrawn
+ *           rdma    tasks of another host over RDMA rails (tests/rdma)
  * fails   1: MCS_FAIL(), the call site takes an errno
  */
 #ifndef MCS_FAILPOINT_LIST_H
@@ -117,6 +118,9 @@
     X(stop_quiet, agent, stop, 0, "sessions are gone, peers not")                                  \
     X(stop_peers, agent, stop, 0, "peers are gone, engines run")                                   \
     X(stop_engines, agent, stop, 0, "engines stand, the control thread's tools are there")         \
+    /* ---- agent: RDMA rails ---- */                                                              \
+    X(rdma_guess, agent, rdma, 1,                                                                  \
+      "a key of the peer is about to be used: another one, as a rogue agent would")                \
     /* ---- agent: other hosts, who asks ---- */                                                   \
     X(dial, agent, caller, 1, "a peer's address is about to be connected to")                      \
     X(dialed, agent, caller, 1, "a peer is connected, nothing said")                               \

@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "engine.h"
+#include "shm/failpoint.h"
 
 void mct_rdma_come_back(struct mct *t, struct mct_slice *s, uint16_t status, bool settled,
                         uint64_t conn)
@@ -305,7 +306,7 @@ static enum mct_rdma_placed place(struct mct_rdma_conn *c, struct mct_slice *s)
         wr->sg_list->length = p->length;
         wr->sg_list->lkey = p->lkey;
         wr->wr.rdma.remote_addr = p->remote;
-        wr->wr.rdma.rkey = p->rkey;
+        wr->wr.rdma.rkey = MCS_FAIL(rdma_guess) == 0 ? p->rkey : ~p->rkey;
     }
     return MCT_RDMA_PLACED;
 }
