@@ -212,3 +212,17 @@ class RdmaAgent(HostAgent):
     def carried(self, peer, number):
         """Bytes over a rail so far."""
         return sum(r["bytes"] for r in self.rail(peer, number))
+
+
+def meet(agent, owner, path="rdma"):
+    """Until tasks of the agent's clients reach the owner that way. The first ones need not wait for RDMA rails to be made."""
+    c = Client(agent.socket, "first")
+    p = c.alloc(64)
+    segment = c.open(owner.names)
+
+    def there():
+        t = c.read(p, segment, owner.at, 64)
+        equal((t.state, t.error), (COMPLETED, OK), "a first task")
+        return PATHS[t.path] == path
+    await_(there, lambda: f"tasks over {path}: {agent.rails()}", 2 * PATIENCE)
+    c.close()

@@ -18,6 +18,7 @@ def opened(agent, owner, size):
 # completion queues of sixteen, shared by all pairs of a device (B65)
 x, y = (side.agent("rdma.cq_depth=16", "rdma.queue_pairs=4", "rdma.depth=16") for side in (a, b))
 owner = Owner(y, "owner", 4 * SIZE)
+meet(x, owner)
 c, segment = opened(x, owner, 4 * SIZE)
 put(c.p, Chunk(random.Random(1), 4 * SIZE).bytes)
 for size in 64, 4096:
@@ -144,6 +145,7 @@ owner = Owner(y, "owner", 4 * SIZE)
 c, segment = Client(x.socket, "mover"), None
 c.p = c.alloc(SIZE)
 most("rxea0", current("rxea0") + 8)  # what pairs share, and a few of them
+meet(x, owner)
 segment = c.open(owner.names)
 for i in range(8):
     t = c.write(c.p, segment, owner.at, SIZE)

@@ -94,9 +94,9 @@ for rails in 2, 4:
     x, y = a.agent("pool.size=512M"), b.agent("pool.size=512M")
     for one, other in ((x, y), (y, x)):
         owner = Owner(other, "owner", SPACE)
+        meet(one, owner)
         c = client(one, SPACE)
         segment = c.open(owner.names)
-        there_and_back(c, segment, owner, 4096, GUARD, GUARD)
         one.await_rails(other, *range(rails))
         if one is y and rails == 4:  # the other way has been through all sizes
             sizes = [8, 4096, MiB]
@@ -121,6 +121,7 @@ for rails in 2, 4:
 a, b = sides(1)
 x, y = (side.agent("pool.size=512M", "rdma.slice=32M", "rdma.window=64M") for side in (a, b))
 owner = Owner(y, "owner", SPACE)
+meet(x, owner)
 c = client(x, SPACE)
 segment = c.open(owner.names)
 for size in 8 * MiB - 1, 8 * MiB, 8 * MiB + 1, 33 * MiB:
