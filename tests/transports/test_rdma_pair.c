@@ -206,6 +206,7 @@ Test(rdma_pairs, one_that_is_given_up_at_any_time_leaves_nothing)
     p = new_pair(0);
     mct_rdma_pair_connect(p, mct_rdma_pair_end(q), answered, &a);
     mct_rdma_pair_destroy(p);
+    AWAIT(fake_count(FAKE_QP, d) == 1);
     p = new_pair(0);
     fake_fail(FAKE_MODIFY_QP, d, 1, 1, ETIMEDOUT);
     cr_assert_eq(connect_to(p, mct_rdma_pair_end(q)).res, -ETIMEDOUT);
@@ -214,6 +215,88 @@ Test(rdma_pairs, one_that_is_given_up_at_any_time_leaves_nothing)
     cr_assert_eq(a.count, 0);
     mct_rdma_pair_destroy(q);
     end();
+}
+
+Test(rdma_pairs, a_peer_that_is_not_there_holds_up_no_other)
+{
+    struct mct_rdma_pair *p, *q, *stuck[2];
+    struct answer a = {0}, b = {0};
+    struct fake_device *d;
+
+    fake_reset();
+    d = fake_add("fake0");
+    begin();
+    p = new_pair(0);
+    q = new_pair(0);
+    connect_pairs(p, q);
+    stuck[0] = new_pair(0);
+    stuck[1] = new_pair(0);
+    /* as where the kernel looks for the address of a host that is gone */
+    fake_block(FAKE_MODIFY_QP, d);
+    mct_rdma_pair_connect(stuck[0], mct_rdma_pair_end(q), answered, &a);
+    mct_rdma_pair_connect(stuck[1], mct_rdma_pair_end(q), answered, &b);
+    cr_assert(fake_await_blocked(d, 2));
+    let_go(p);
+    mct_rdma_pair_destroy(stuck[0]); /* not under the one who moves it */
+    let_go(q);
+    cr_assert_eq(fake_count(FAKE_QP, d), 2);
+    cr_assert_eq(a.count + b.count, 0);
+    fake_unblock(d);
+    AWAIT(b.count == 1);
+    AWAIT(fake_count(FAKE_QP, d) == 1);
+    cr_assert_eq(a.count, 0);
+    mct_rdma_pair_destroy(stuck[1]);
+    end();
+}
+
+Test(rdma_pairs, one_that_is_being_connected_when_its_device_is_lost_is_not_connected)
+{
+    struct mct_rdma_pair *p, *q;
+    struct answer a = {0};
+    struct fake_device *d;
+
+    fake_reset();
+    d = fake_add("fake0");
+    fake_add("fake1");
+    begin();
+    p = new_pair(0);
+    q = new_pair(1);
+    fake_block(FAKE_MODIFY_QP, d);
+    mct_rdma_pair_connect(p, mct_rdma_pair_end(q), answered, &a);
+    cr_assert(fake_await_blocked(d, 1));
+    fake_event(d, IBV_EVENT_DEVICE_FATAL, 0);
+    AWAIT(nic(0).state == MCT_RDMA_CLOSED);
+    fake_unblock(d);
+    AWAIT(a.count == 1);
+    cr_assert_eq(a.res, -ESTALE, "%s", a.text);
+    mct_rdma_pair_destroy(p);
+    let_go(q);
+    AWAIT(nic(0).state == MCT_RDMA_UP);
+    end();
+}
+
+Test(rdma_pairs, the_agent_may_end_while_one_is_connected, .timeout = 60)
+{
+    struct mct_rdma_pair *p[8], *q;
+    struct answer a = {0};
+    struct fake_device *d;
+
+    fake_reset();
+    d = fake_add("fake0");
+    begin();
+    q = new_pair(0);
+    for (int i = 0; i < 8; i++)
+        p[i] = new_pair(0);
+    fake_block(FAKE_MODIFY_QP, d);
+    for (int i = 0; i < 8; i++) {
+        mct_rdma_pair_connect(p[i], mct_rdma_pair_end(q), answered, &a);
+        mct_rdma_pair_destroy(p[i]);
+    }
+    mct_rdma_pair_destroy(q);
+    cr_assert(fake_await_blocked(d, 4));
+    fake_unblock(d);
+    end();
+    cr_assert_eq(a.count, 0);
 }
 
 Test(rdma_pairs, a_queue_pair_that_does_not_go_is_not_reported_gone_until_it_is)

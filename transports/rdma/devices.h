@@ -2,10 +2,11 @@
 /*
  * What rdma.c, nic.c, memory.c and pair.c share; engines see nothing of it.
  *
- * A nic has three threads.  nic.c's opens and closes it, takes events, makes and moves queue pairs.
- * memory.c's two register and deregister: pinning a large pool takes seconds, and neither a cancelled
- * task's queue pair nor a revoked buffer may wait for that.  They take jobs from queues; a job that is done goes
- * back to the control thread as a result.  Each memory has at most one job a nic at a time; what comes next is
+ * A nic has one thread of its own (nic.c): it opens and closes it, takes events, makes and destroys queue pairs.  Others
+ * beside it (worker.c) do what takes long: register, deregister, and connect.  Pinning a large pool takes seconds, and so
+ * does looking for the address of a peer that is not there; neither a cancelled task's queue pair nor a revoked
+ * buffer may wait for that.  They take jobs from queues; a job that is done goes back to the control thread as a
+ * result.  Each memory has at most one job a nic at a time; what comes next is
  * decided by the control thread when it sees the result (rdma.c).
  *
  * A life of a nic: from opening to closing.  Its id is random and new each time, so that keys and queue pairs of an
@@ -26,7 +27,8 @@ enum mct_rdma_job_kind {
     MCT_RDMA_JOB_REGISTER,
     MCT_RDMA_JOB_DEREGISTER,
     MCT_RDMA_JOB_PAIR_CREATE,
-    MCT_RDMA_JOB_PAIR_CONNECT,
+    MCT_RDMA_JOB_PAIR_CONNECT, /* nic's thread, then a worker, */
+    MCT_RDMA_JOB_PAIR_MOVED,   /* then the nic's thread again */
     MCT_RDMA_JOB_PAIR_DESTROY,
     MCT_RDMA_JOB_INSTANCE_GONE
 };
@@ -89,13 +91,16 @@ struct mct_rdma_memory {
     struct mct_rdma_slot slots[]; /* by nic */
 };
 
-/* Threads that register and deregister. */
+#define MCT_RDMA_WORKER_THREADS 4u
+
+/* Threads that take jobs from one queue. */
 struct mct_rdma_worker {
     struct mct_rdma_device *device;
-    pthread_t thread;
-    bool started;
+    pthread_t threads[MCT_RDMA_WORKER_THREADS];
+    unsigned n;                /* of them; control thread */
     pthread_cond_t wake;       /* lock */
     struct mct_rdma_jobs jobs; /* lock */
+    unsigned at_work;          /* lock */
 };
 
 struct mct_rdma_nic_port {
@@ -122,6 +127,7 @@ struct mct_rdma_nic_pair {
     bool listed;
     bool ending;   /* destroying it failed, it is tried again */
     bool dropping; /* the control thread wants it destroyed */
+    bool moving;   /* a worker has it: it is not destroyed until that is over */
 };
 
 enum mct_rdma_phase {
@@ -146,7 +152,7 @@ struct mct_rdma_device {
     pthread_t thread;
     bool started;
     int kick_fd;
-    struct mct_rdma_worker registering, deregistering;
+    struct mct_rdma_worker registering, deregistering, connecting;
 
     /* engines put pairs there (mct_rdma_pair_ask), the nic's thread takes all */
     struct mct_rdma_pair *asks;
@@ -238,7 +244,7 @@ uint64_t mct_rdma_random(void);
 /* rdma.c, any thread: tells the control thread. */
 void mct_rdma_result(struct mct_rdma_job *j);
 void mct_rdma_note(struct mct_rdma_device *d, unsigned notes); /* with the lock held */
-/* Control thread: gives the nic's thread a job. */
+/* Any thread: gives the nic's thread a job. */
 void mct_rdma_post(struct mct_rdma_device *d, struct mct_rdma_job *j);
 
 /* select.c */
@@ -260,8 +266,17 @@ void mct_rdma_nic_lose(struct mct_rdma_device *d, const char *why);
 /* Any thread: somebody has got EIO or the like. */
 void mct_rdma_nic_suspect(struct mct_rdma_device *d);
 
-/* memory.c */
-void *mct_rdma_worker_thread(void *worker);
+/* worker.c */
+void mct_rdma_worker_init(struct mct_rdma_worker *w, struct mct_rdma_device *d);
+/* So many threads, MCT_RDMA_WORKER_THREADS at most. 0 or a negative errno. They end with mct_rdma_device.stop. */
+int mct_rdma_worker_start(struct mct_rdma_worker *w, unsigned n, const char *name);
+void mct_rdma_worker_fini(struct mct_rdma_worker *w); /* its threads have ended */
+void mct_rdma_worker_put(struct mct_rdma_worker *w, struct mct_rdma_job *j);
+
+/* memory.c, workers */
+void mct_rdma_register(struct mct_rdma_device *d, struct mct_rdma_job *j);
+/* false: some of it is busy; j->due says when to try again. */
+bool mct_rdma_deregister(struct mct_rdma_device *d, struct mct_rdma_job *j);
 /* Why ENOMEM, where memory that may be locked is limited; false: it is not. */
 bool mct_rdma_memlock(char *out, size_t size);
 /* Control thread: posts what the memory needs next; it is `ripe` when that is nothing. */
@@ -279,6 +294,8 @@ void mct_rdma_port_fail(struct mct_rdma_device *d, struct mct_rdma_nic_port *p);
 /* Destroys what may go: pairs whose end failed before, ports that have failed and are given up. `all`: the agent ends. */
 void mct_rdma_pair_reap(struct mct_rdma_device *d, bool all);
 void mct_rdma_instance_ended(struct mct_rdma_device *d, const struct mct *instance);
+/* A worker: to RTR and RTS. */
+void mct_rdma_pair_move(struct mct_rdma_device *d, struct mct_rdma_job *j);
 /* control thread */
 void mct_rdma_pair_result(struct mct_rdma_job *j);
 

@@ -245,7 +245,7 @@ static void end_use(struct mct_rdma_device *d)
     pthread_mutex_unlock(&d->rdma->lock);
 }
 
-static void do_register(struct mct_rdma_device *d, struct mct_rdma_job *j)
+void mct_rdma_register(struct mct_rdma_device *d, struct mct_rdma_job *j)
 {
     struct mct_rdma_memory *m = j->subject;
     struct mct_rdma_slot *slot = &m->slots[d->index];
@@ -286,8 +286,7 @@ out:
     end_use(d);
 }
 
-/* false: some of it is busy; j->due says when to try again. */
-static bool do_deregister(struct mct_rdma_device *d, struct mct_rdma_job *j)
+bool mct_rdma_deregister(struct mct_rdma_device *d, struct mct_rdma_job *j)
 {
     struct mct_rdma_memory *m = j->subject;
     struct mct_rdma_slot *slot = &m->slots[d->index];
@@ -325,66 +324,6 @@ static bool do_deregister(struct mct_rdma_device *d, struct mct_rdma_job *j)
     return false;
 }
 
-/* The first job that is due; else *wait is when the next one is. */
-static struct mct_rdma_job *take_due(struct mct_rdma_jobs *q, uint64_t now, uint64_t *wait)
-{
-    struct mct_rdma_jobs rest = {NULL, NULL};
-    struct mct_rdma_job *j, *found = NULL;
-
-    *wait = UINT64_MAX;
-    if (q->first == NULL || q->first->due <= now)
-        return mct_rdma_jobs_take(q);
-    while ((j = mct_rdma_jobs_take(q)) != NULL) {
-        if (found == NULL && j->due <= now) {
-            found = j;
-            continue;
-        }
-        if (j->due < *wait)
-            *wait = j->due;
-        mct_rdma_jobs_put(&rest, j);
-    }
-    *q = rest;
-    return found;
-}
-
-void *mct_rdma_worker_thread(void *worker)
-{
-    struct mct_rdma_worker *w = worker;
-    struct mct_rdma_device *d = w->device;
-    struct mct_rdma *r = d->rdma;
-    struct mct_rdma_job *j;
-    uint64_t wait;
-    struct timespec ts;
-
-    pthread_mutex_lock(&r->lock);
-    while (!d->stop) {
-        j = take_due(&w->jobs, mct_rdma_ms(), &wait);
-        if (j == NULL) {
-            ts.tv_sec = (time_t)(wait / 1000u);
-            ts.tv_nsec = (long)(wait % 1000u) * 1000000;
-            if (wait == UINT64_MAX)
-                pthread_cond_wait(&w->wake, &r->lock);
-            else
-                pthread_cond_timedwait(&w->wake, &r->lock, &ts);
-            continue;
-        }
-        pthread_mutex_unlock(&r->lock);
-        if (j->kind == MCT_RDMA_JOB_REGISTER) {
-            do_register(d, j);
-            mct_rdma_result(j);
-        } else if (do_deregister(d, j)) {
-            mct_rdma_result(j);
-        } else {
-            pthread_mutex_lock(&r->lock);
-            mct_rdma_jobs_put(&w->jobs, j);
-            continue;
-        }
-        pthread_mutex_lock(&r->lock);
-    }
-    pthread_mutex_unlock(&r->lock);
-    return NULL;
-}
-
 /* ---- the control thread ------------------------------------------------------------------- */
 
 static void post(struct mct_rdma_worker *w, struct mct_rdma_memory *m, enum mct_rdma_job_kind kind)
@@ -393,10 +332,7 @@ static void post(struct mct_rdma_worker *w, struct mct_rdma_memory *m, enum mct_
 
     slot->busy = true;
     slot->job = (struct mct_rdma_job){.kind = kind, .device = w->device, .subject = m};
-    pthread_mutex_lock(&m->rdma->lock);
-    mct_rdma_jobs_put(&w->jobs, &slot->job);
-    pthread_cond_signal(&w->wake);
-    pthread_mutex_unlock(&m->rdma->lock);
+    mct_rdma_worker_put(w, &slot->job);
 }
 
 /* Posts what has to be done on one nic; false: there is nothing, and nothing is out. */
@@ -571,7 +507,7 @@ const uint32_t *mct_rdma_memory_keys(const struct mct_rdma_memory *m, unsigned n
 
     if (nic >= m->nslots)
         return NULL;
-    g = mcs_load_acquire(&m->slots[nic].keys); /* do_register(), do_deregister() */
+    g = mcs_load_acquire(&m->slots[nic].keys); /* mct_rdma_register(), mct_rdma_deregister() */
     if (g == NULL)
         return NULL;
     *id = g->id;
@@ -588,7 +524,8 @@ bool mct_rdma_memory_lkey(const struct mct_rdma_memory *m, const struct mct_rdma
     /* keys of what peers reach count from the published address, and are not for this side's own use */
     if (port->nic >= m->nslots || at >= m->range.length || m->range.access != 0)
         return false;
-    g = mcs_load_acquire(&m->slots[port->nic].keys); /* do_register(), do_deregister() */
+    g = mcs_load_acquire(
+        &m->slots[port->nic].keys); /* mct_rdma_register(), mct_rdma_deregister() */
     if (g == NULL || g->id != port->nic_id)
         return false;
     k = at / m->chunk;

@@ -676,15 +676,23 @@ static void wait_for_something(struct mct_rdma_device *d)
 static void end_device(struct mct_rdma_device *d)
 {
     uint64_t end = mct_rdma_ms() + END_MS;
+    bool moving;
 
     mct_rdma_nic_lose(d, "the agent ends");
     pthread_mutex_lock(&d->rdma->lock);
     d->forgotten = true;
     pthread_mutex_unlock(&d->rdma->lock);
-    do_jobs(d);
-    while (d->phase == MCT_RDMA_PHASE_CLOSING) {
+    for (;;) {
+        do_jobs(d);
         mct_rdma_pair_asked(d);
-        mct_rdma_pair_reap(d, true);
+        if (d->phase != MCT_RDMA_PHASE_CLOSING)
+            break;
+        /* what a worker is moving is not destroyed; what none has begun with by now, none will */
+        pthread_mutex_lock(&d->rdma->lock);
+        moving = d->connecting.at_work != 0 || d->jobs.first != NULL;
+        pthread_mutex_unlock(&d->rdma->lock);
+        if (!moving)
+            mct_rdma_pair_reap(d, true);
         if (try_close(d))
             break;
         if (mct_rdma_ms() >= end) {

@@ -424,14 +424,11 @@ static enum ibv_mtu mtu_code(uint32_t bytes)
     return code;
 }
 
-static int connect_pair(struct mct_rdma_device *d, struct mct_rdma_nic_pair *np, char **text)
+/* 0: a worker may move it now. */
+static int check_connect(struct mct_rdma_device *d, struct mct_rdma_nic_pair *np, char **text)
 {
-    const struct mct_rdma_options *o = &d->rdma->options;
     struct mct_rdma_pair *p = &np->pair;
-    struct ibv_qp_attr attr;
     const char *why;
-    char words[120];
-    int res;
 
     p->peer = np->wanted;
     if (p->qp == NULL || d->dead || p->own.nic != d->id || p->reached != MCT_RDMA_STAGE_LIVES) {
@@ -443,11 +440,20 @@ static int connect_pair(struct mct_rdma_device *d, struct mct_rdma_nic_pair *np,
         *text = refuse(p, why);
         return -EPROTO;
     }
-    p->reads = least(o->max_reads, d->limits.max_qp_init_rd_atom);
+    p->reads = least(d->rdma->options.max_reads, d->limits.max_qp_init_rd_atom);
     if (p->reads > p->peer.reads)
         p->reads = p->peer.reads;
     if (p->reads > READS_MAX)
         p->reads = READS_MAX;
+    return 0;
+}
+
+/* To RTR: with RoCE the kernel looks for the peer's address first, which takes a second where it is not there. */
+static int to_rtr(const struct mct_rdma_device *d, struct mct_rdma_pair *p)
+{
+    const struct mct_rdma_options *o = &d->rdma->options;
+    struct ibv_qp_attr attr;
+
     memset(&attr, 0, sizeof(attr));
     attr.qp_state = IBV_QPS_RTR;
     attr.path_mtu = mtu_code(p->own.mtu < p->peer.mtu ? p->own.mtu : p->peer.mtu);
@@ -465,29 +471,44 @@ static int connect_pair(struct mct_rdma_device *d, struct mct_rdma_nic_pair *np,
     attr.ah_attr.grh.sgid_index = (uint8_t)p->gid_index;
     attr.ah_attr.grh.hop_limit = HOP_LIMIT;
     attr.ah_attr.grh.traffic_class = (uint8_t)o->traffic_class;
-    res = -ibv_modify_qp(p->qp, &attr,
-                         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                             IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-    if (res == 0) {
-        memset(&attr, 0, sizeof(attr));
-        attr.qp_state = IBV_QPS_RTS;
-        attr.timeout = (uint8_t)o->timeout;
-        attr.retry_cnt = (uint8_t)o->retries;
-        attr.rnr_retry = RNR_RETRIES;
-        attr.sq_psn = p->own.psn;
-        attr.max_rd_atomic = (uint8_t)p->reads;
-        res = -ibv_modify_qp(p->qp, &attr,
-                             IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                                 IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
-        if (res != 0)
-            snprintf(words, sizeof(words), "the queue pair does not get to RTS: %s",
-                     strerror(-res));
+    return -ibv_modify_qp(p->qp, &attr,
+                          IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                              IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+}
+
+static int to_rts(const struct mct_rdma_device *d, struct mct_rdma_pair *p)
+{
+    const struct mct_rdma_options *o = &d->rdma->options;
+    struct ibv_qp_attr attr;
+
+    memset(&attr, 0, sizeof(attr));
+    attr.qp_state = IBV_QPS_RTS;
+    attr.timeout = (uint8_t)o->timeout;
+    attr.retry_cnt = (uint8_t)o->retries;
+    attr.rnr_retry = RNR_RETRIES;
+    attr.sq_psn = p->own.psn;
+    attr.max_rd_atomic = (uint8_t)p->reads;
+    return -ibv_modify_qp(p->qp, &attr,
+                          IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                              IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+}
+
+void mct_rdma_pair_move(struct mct_rdma_device *d, struct mct_rdma_job *j)
+{
+    struct mct_rdma_nic_pair *np = j->subject;
+    char words[120];
+
+    j->res = to_rtr(d, &np->pair);
+    if (j->res != 0) {
+        snprintf(words, sizeof(words), "the queue pair does not get to RTR: %s", strerror(-j->res));
     } else {
-        snprintf(words, sizeof(words), "the queue pair does not get to RTR: %s", strerror(-res));
+        j->res = to_rts(d, &np->pair);
+        if (j->res != 0)
+            snprintf(words, sizeof(words), "the queue pair does not get to RTS: %s",
+                     strerror(-j->res));
     }
-    if (res != 0)
-        *text = refuse(p, words);
-    return res;
+    if (j->res != 0)
+        j->text = refuse(&np->pair, words);
 }
 
 /* ---- ends ------------------------------------------------------------------------------- */
@@ -502,7 +523,8 @@ void mct_rdma_pair_fail(struct mct_rdma_device *d, struct mct_rdma_nic_pair *np)
         return;
     memset(&attr, 0, sizeof(attr));
     attr.qp_state = IBV_QPS_ERR;
-    res = ibv_modify_qp(p->qp, &attr, IBV_QP_STATE);
+    /* one that is being moved has no engine yet, and will be destroyed */
+    res = np->moving ? 0 : ibv_modify_qp(p->qp, &attr, IBV_QP_STATE);
     /* The engine is told all the same: what does not flush ends when the queue pair is destroyed. */
     if (res != 0 && !is_gone(d, res) && d->rdma->options.log != NULL)
         d->rdma->options.log(MCT_RDMA_LOG_WARNING,
@@ -650,12 +672,27 @@ void mct_rdma_pair_job(struct mct_rdma_device *d, struct mct_rdma_job *j)
         mct_rdma_result(j);
         break;
     case MCT_RDMA_JOB_PAIR_CONNECT:
-        j->res = connect_pair(d, np, &j->text);
+        j->res = check_connect(d, np, &j->text);
+        if (j->res != 0) {
+            mct_rdma_result(j);
+            break;
+        }
+        np->moving = true;
+        mct_rdma_worker_put(&d->connecting, j);
+        break;
+    case MCT_RDMA_JOB_PAIR_MOVED:
+        np->moving = false;
+        if (j->res == 0 && np->pair.reached != MCT_RDMA_STAGE_LIVES) {
+            j->res = -ESTALE;
+            j->text = refuse(&np->pair, "the queue pair has failed meanwhile");
+        }
         mct_rdma_result(j);
+        if (np->dropping && destroy_qp(d, np))
+            tell_gone(d, np);
         break;
     default: /* PAIR_DESTROY */
         np->dropping = true;
-        if (destroy_qp(d, np))
+        if (!np->moving && destroy_qp(d, np))
             tell_gone(d, np);
         break;
     }

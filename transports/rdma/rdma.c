@@ -292,8 +292,9 @@ static void device_free(struct mct_rdma_device *d)
     if (d->kick_fd >= 0)
         close(d->kick_fd);
     pthread_cond_destroy(&d->some);
-    pthread_cond_destroy(&d->registering.wake);
-    pthread_cond_destroy(&d->deregistering.wake);
+    mct_rdma_worker_fini(&d->registering);
+    mct_rdma_worker_fini(&d->deregistering);
+    mct_rdma_worker_fini(&d->connecting);
     free(d);
 }
 
@@ -322,12 +323,11 @@ static int add_device(struct mct_rdma *r, const char *device, unsigned port)
         return -ENOMEM;
     d->kick_fd = -1;
     mct_rdma_cond_init(&d->some);
-    mct_rdma_cond_init(&d->registering.wake);
-    mct_rdma_cond_init(&d->deregistering.wake);
+    mct_rdma_worker_init(&d->registering, d);
+    mct_rdma_worker_init(&d->deregistering, d);
+    mct_rdma_worker_init(&d->connecting, d);
     d->rdma = r;
     d->index = r->ndevices;
-    d->registering.device = d;
-    d->deregistering.device = d;
     d->port = (uint8_t)port;
     snprintf(d->device, sizeof(d->device), "%s", device);
     snprintf(d->name, sizeof(d->name), "%s/%u", device, port);
@@ -412,15 +412,12 @@ static int start_device(struct mct_rdma_device *d)
     d->started = res == 0;
     if (res != 0)
         return res;
-    snprintf(name, sizeof(name), "rdma-reg%u", d->index);
-    res = mct_rdma_thread(&d->registering.thread, mct_rdma_worker_thread, &d->registering, name);
-    d->registering.started = res == 0;
-    if (res != 0)
-        return res;
-    snprintf(name, sizeof(name), "rdma-dereg%u", d->index);
-    res =
-        mct_rdma_thread(&d->deregistering.thread, mct_rdma_worker_thread, &d->deregistering, name);
-    d->deregistering.started = res == 0;
+    /* a large range has helpers of its own; an unreachable peer takes a second of the one that looks for it */
+    res = mct_rdma_worker_start(&d->registering, 1, "reg");
+    if (res == 0)
+        res = mct_rdma_worker_start(&d->deregistering, 1, "dereg");
+    if (res == 0)
+        res = mct_rdma_worker_start(&d->connecting, MCT_RDMA_WORKER_THREADS, "conn");
     return res;
 }
 
@@ -536,6 +533,15 @@ static bool join_until(pthread_t thread, uint64_t end)
     return false;
 }
 
+static bool join_worker(const struct mct_rdma_worker *w, uint64_t end)
+{
+    bool all = true;
+
+    for (unsigned i = 0; i < w->n; i++)
+        all = join_until(w->threads[i], end) && all;
+    return all;
+}
+
 /* false: a thread hangs; what it may touch has to stay. */
 static bool join_device(struct mct_rdma_device *d, uint64_t end)
 {
@@ -543,10 +549,9 @@ static bool join_device(struct mct_rdma_device *d, uint64_t end)
 
     if (d->started)
         all = join_until(d->thread, end);
-    if (d->registering.started)
-        all = join_until(d->registering.thread, end) && all;
-    if (d->deregistering.started)
-        all = join_until(d->deregistering.thread, end) && all;
+    all = join_worker(&d->registering, end) && all;
+    all = join_worker(&d->deregistering, end) && all;
+    all = join_worker(&d->connecting, end) && all;
     return all;
 }
 
@@ -578,6 +583,7 @@ void mct_rdma_destroy(struct mct_rdma *r)
         mct_rdma_kick(d->kick_fd);
         pthread_cond_broadcast(&d->registering.wake);
         pthread_cond_broadcast(&d->deregistering.wake);
+        pthread_cond_broadcast(&d->connecting.wake);
     }
     pthread_mutex_unlock(&r->lock);
     for (i = 0; i < r->ndevices; i++)
