@@ -196,15 +196,21 @@ struct device *fake_device_of(const struct fake_device *d)
 void fake_fail(enum fake_call call, const struct fake_device *d, unsigned nth, unsigned times,
                int error)
 {
+    unsigned i;
+
     pthread_mutex_lock(&fake_lock);
-    if (nrules == RULES || nth == 0)
+    for (i = 0; i < nrules && rules[i].times > 0; i++)
+        ;
+    if (i == RULES || nth == 0)
         fake_abort("fake_fail(): %s",
                    nth == 0 ? "calls count from 1" : "too many failures are asked for");
-    rules[nrules++] = (struct rule){.call = call,
-                                    .device = d != NULL ? fake_device_of(d) : NULL,
-                                    .skip = nth - 1,
-                                    .times = times,
-                                    .error = error};
+    if (i == nrules)
+        nrules++;
+    rules[i] = (struct rule){.call = call,
+                             .device = d != NULL ? fake_device_of(d) : NULL,
+                             .skip = nth - 1,
+                             .times = times,
+                             .error = error};
     failed = NULL;
     pthread_mutex_unlock(&fake_lock);
 }
@@ -229,6 +235,7 @@ const char *fake_failed(void)
 
 static void mend(void)
 {
+    fake_truth();
     nrules = 0;
     fail_at = 0;
     failed = NULL;

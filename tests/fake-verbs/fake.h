@@ -119,7 +119,7 @@ void fake_fail(enum fake_call call, const struct fake_device *d, unsigned nth, u
  */
 void fake_fail_at(unsigned nth, int error);
 const char *fake_failed(void);
-/* Forgets all failures and blocks that were asked for. */
+/* Forgets all failures, blocks and spoilt requests that were asked for. */
 void fake_mend(void);
 
 /* Calls of this kind (FAKE_ANY) on this device do not return until fake_unblock(). */
@@ -143,10 +143,18 @@ unsigned fake_waiting(const struct fake_device *d);
 
 /*
  * Requests nth .. nth + times - 1 done from now on by d, towards `to` (NULL: anywhere), end with this status; of
- * a WRITE, READ or SEND the first `landed` bytes move before (UINT64_MAX: all of them).
+ * a WRITE, READ or SEND the first `landed` bytes move before (UINT64_MAX: all of them). With REM_ACCESS_ERR, REM_INV_REQ_ERR and
+ * REM_OP_ERR none do, and the peer's queue pair goes into the error state, as that of a peer that refuses.
  */
 void fake_spoil(const struct fake_device *d, const struct fake_device *to, unsigned nth,
                 unsigned times, enum ibv_wc_status status, uint64_t landed);
+/*
+ * WRITEs that are flushed are on the wire already: their bytes land when fake_land() says so, if the peer's queue pair
+ * and registration are still there. So it is with real ones: only the peer's end is the end of it.
+ */
+void fake_linger(struct fake_device *d, bool linger);
+/* Up to n of them arrive; how many of these changed memory. */
+unsigned fake_land(unsigned n);
 /* Nothing passes between the two any more (RETRY_EXC), or again. */
 void fake_cut(const struct fake_device *a, const struct fake_device *b, bool cut);
 

@@ -22,6 +22,7 @@ struct device {
     struct fake_device v; /* what tests see */
     enum fake_pace pace;
     bool gone, fatal, holds_flushes;
+    bool lingers;
     bool hidden;   /* gone from sysfs, too */
     uint32_t open; /* contexts */
     struct fake_stats stats;
@@ -127,6 +128,15 @@ struct request {
     enum ibv_wc_status status;
 };
 
+/* A WRITE that is on the wire, though its queue pair is not what it was. */
+struct flight {
+    struct flight *next;
+    struct qp *target;
+    uint64_t address, length;
+    uint32_t rkey;
+    uint8_t bytes[];
+};
+
 struct qp {
     struct fake_object o;
     struct pd *pd;
@@ -190,6 +200,7 @@ void fake_use_regions(const struct device *d, const struct request *w, bool use)
 void fake_qp_error(struct qp *q);
 void fake_qp_forget(struct qp *q); /* its requests, receives and completions */
 void fake_move_reset(void);
+void fake_truth(void); /* forgets spoilt requests */
 bool fake_resolve(const uint8_t gid[16], uint16_t lid, struct device **d, int *port);
 void fake_receives_init(struct receives *r, unsigned depth, unsigned max_sge);
 struct region *fake_region_of(const struct device *d, uint32_t key, bool remote);

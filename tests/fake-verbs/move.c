@@ -24,6 +24,7 @@ struct lie {
 
 static struct lie lies[LIES];
 static unsigned nlies;
+static struct flight *flights, **flights_end = &flights;
 static bool cuts[FAKE_DEVICES][FAKE_DEVICES];
 
 static pthread_t mover;
@@ -318,6 +319,12 @@ static bool lie_about(const struct qp *q, enum ibv_wc_status *status, uint64_t *
     return false;
 }
 
+static bool by_peer(enum ibv_wc_status status)
+{
+    return status == IBV_WC_REM_ACCESS_ERR || status == IBV_WC_REM_INV_REQ_ERR ||
+           status == IBV_WC_REM_OP_ERR;
+}
+
 static int perform(struct qp *q, struct request *w)
 {
     struct qp *p = other_end(q);
@@ -328,6 +335,10 @@ static int perform(struct qp *q, struct request *w)
 
     if (lie && part < landed)
         landed = part;
+    if (lie && p != NULL && by_peer(status)) { /* no peer refuses and goes on */
+        access_error(p);
+        return (int)status;
+    }
     if (lie && (part == 0 || p == NULL))
         return (int)status;
     if (p == NULL)
@@ -365,6 +376,75 @@ static void drop(struct qp *q)
     free(w);
 }
 
+/* The oldest request goes, and its bytes may be on the wire. */
+static void take_off(struct qp *q)
+{
+    struct request *w = q->first;
+    struct qp *p = other_end(q);
+    struct flight *f;
+
+    if (!q->o.device->lingers || (w->done && w->status != IBV_WC_RETRY_EXC_ERR) ||
+        w->opcode != IBV_WR_RDMA_WRITE || p == NULL)
+        return;
+    f = fake_alloc(sizeof(*f) + w->length);
+    f->target = p;
+    f->address = w->address;
+    f->length = w->length;
+    f->rkey = w->rkey;
+    read_request(q, w, f->bytes, w->length);
+    *flights_end = f;
+    flights_end = &f->next;
+}
+
+static bool land(const struct flight *f)
+{
+    struct qp *p = f->target;
+    uint8_t *to;
+
+    if (!p->o.alive || (p->a.qp_state != IBV_QPS_RTR && p->a.qp_state != IBV_QPS_RTS) ||
+        (p->a.qp_access_flags & IBV_ACCESS_REMOTE_WRITE) == 0)
+        return false;
+    to = fake_inside(fake_region_of(p->o.device, f->rkey, true), p->pd, f->address, f->length,
+                     IBV_ACCESS_REMOTE_WRITE);
+    if (to == NULL)
+        return false;
+    memcpy(to, f->bytes, f->length);
+    return true;
+}
+
+static struct flight *next_flight(void)
+{
+    struct flight *f = flights;
+
+    if (f != NULL) {
+        flights = f->next;
+        if (flights == NULL)
+            flights_end = &flights;
+    }
+    return f;
+}
+
+unsigned fake_land(unsigned n)
+{
+    struct flight *f;
+    unsigned landed = 0;
+
+    pthread_mutex_lock(&fake_lock);
+    for (; n > 0 && (f = next_flight()) != NULL; n--) {
+        landed += land(f);
+        free(f);
+    }
+    fake_leave();
+    return landed;
+}
+
+void fake_linger(struct fake_device *d, bool linger)
+{
+    pthread_mutex_lock(&fake_lock);
+    fake_device_of(d)->lingers = linger;
+    fake_leave();
+}
+
 static void finish(struct qp *q, enum ibv_wc_status status)
 {
     struct request *w = q->first;
@@ -385,6 +465,8 @@ static void finish(struct qp *q, enum ibv_wc_status status)
         s->flushed += status == IBV_WC_WR_FLUSH_ERR;
         s->failed += status != IBV_WC_WR_FLUSH_ERR;
     }
+    if (status == IBV_WC_WR_FLUSH_ERR || status == IBV_WC_RETRY_EXC_ERR)
+        take_off(q);
     drop(q);
     if (status != IBV_WC_SUCCESS || signalled)
         push(q->send_cq, &c);
@@ -490,8 +572,10 @@ void fake_qp_forget(struct qp *q)
 {
     struct receive r;
 
-    while (q->first != NULL)
+    while (q->first != NULL) {
+        take_off(q);
         drop(q);
+    }
     while (q->srq == NULL && take_receive(&q->r, &r))
         q->recv_cq->coming--;
     if (!q->o.device->v.keeps_completions) {
@@ -604,13 +688,19 @@ void fake_pace(struct fake_device *d, enum fake_pace pace)
     fake_leave();
 }
 
+void fake_truth(void)
+{
+    nlies = 0;
+}
+
 void fake_move_reset(void)
 {
     bool runs;
 
     pthread_mutex_lock(&fake_lock);
-    nlies = 0;
     memset(cuts, 0, sizeof(cuts));
+    while (flights != NULL)
+        free(next_flight());
     runs = mover_runs;
     mover_ends = true;
     mover_runs = false;
@@ -623,24 +713,22 @@ void fake_move_reset(void)
 void fake_spoil(const struct fake_device *d, const struct fake_device *to, unsigned nth,
                 unsigned times, enum ibv_wc_status status, uint64_t landed)
 {
-    pthread_mutex_lock(&fake_lock);
-    if (nlies == LIES) { /* those that are spent make room */
-        unsigned kept = 0;
+    unsigned i;
 
-        for (unsigned i = 0; i < nlies; i++)
-            if (lies[i].times != 0)
-                lies[kept++] = lies[i];
-        nlies = kept;
-    }
-    if (nlies == LIES || nth == 0)
+    pthread_mutex_lock(&fake_lock);
+    for (i = 0; i < nlies && lies[i].times > 0; i++)
+        ;
+    if (i == LIES || nth == 0)
         fake_abort("fake_spoil(): %s",
                    nth == 0 ? "requests count from 1" : "too many are asked for");
-    lies[nlies++] = (struct lie){.device = fake_device_of(d),
-                                 .to = to != NULL ? fake_device_of(to) : NULL,
-                                 .skip = nth - 1,
-                                 .times = times,
-                                 .status = status,
-                                 .landed = landed};
+    if (i == nlies)
+        nlies++;
+    lies[i] = (struct lie){.device = fake_device_of(d),
+                           .to = to != NULL ? fake_device_of(to) : NULL,
+                           .skip = nth - 1,
+                           .times = times,
+                           .status = status,
+                           .landed = landed};
     fake_leave();
 }
 

@@ -355,6 +355,32 @@ Test(fake_verbs, completions_lie_as_they_are_told)
     pair_fini(&a, &b);
 }
 
+Test(fake_verbs, flushed_writes_may_still_land)
+{
+    struct end a, b;
+
+    for (unsigned i = 0; i < 3; i++) {
+        pair_init(&a, &b);
+        fake_pace(a.d, FAKE_HELD);
+        fake_linger(a.d, true);
+        a.bytes[0] = 1;
+        cr_assert_eq(write_to(&a, &b, 0, 8, 0), 0);
+        fake_qp_event(a.d, IBV_EVENT_QP_FATAL, a.qp->qp_num);
+        cr_assert_eq(polled(&a), IBV_WC_WR_FLUSH_ERR);
+        a.bytes[0] = 2; /* it was read before */
+        if (i == 1)
+            fake_qp_event(b.d, IBV_EVENT_QP_FATAL, b.qp->qp_num);
+        if (i == 2) {
+            cr_assert_eq(ibv_dereg_mr(b.mr), 0);
+            b.mr = NULL;
+        }
+        cr_assert_eq(b.bytes[0], 0);
+        cr_assert_eq(fake_land(9), i == 0 ? 1 : 0);
+        cr_assert_eq(b.bytes[0], i == 0 ? 1 : 0, "%u", i);
+        pair_fini(&a, &b);
+    }
+}
+
 Test(fake_verbs, a_dead_port_and_a_cut_wire_end_in_retries)
 {
     struct end a, b;
