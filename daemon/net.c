@@ -45,7 +45,8 @@ static void on_done(void *context, struct mct_slice *s)
         return;
     slice->back = true;
     if (s->status == MCS_CANCELED && s->op != MCT_READ && s->conn != 0 && !s->settled)
-        mcd_route_doubt(slice->task->lane->route, slice->rail, s->conn); /* before it can be lost */
+        mcd_route_doubt(slice->task->lane->route, slice->rail, s->conn,
+                        s->op == MCT_WRITE); /* before it can be lost */
     s->next = NULL;
     *n->returned_end = s;
     n->returned_end = &s->next;

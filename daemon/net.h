@@ -82,6 +82,7 @@ struct mcd_route {
     unsigned best;   /* tier of the best rails, working or not */
     uint64_t attached_at;
     uint64_t detached_at;
+    bool fallen;              /* a lower tier has carried something since the best worked last */
     bool hold_strict;         /* no rail of the best tier works */
     uint64_t best_down_since; /* ns; 0: one does */
     bool attached, detached, dirty, active, wants_told;
@@ -183,8 +184,8 @@ bool mcd_route_unsettled(struct mcd_route *r, unsigned rail, uint64_t conn);
 bool mcd_route_has_ways(const struct mcd_route *r);
 /* A WRITE was called back from a connection before its answer came: if that connection is lost, it is
  * to be killed like one that lost WRITEs, or the bytes could land over later ones; so it is at once where
- * later ones could take another connection. */
-void mcd_route_doubt(struct mcd_route *r, unsigned rail, uint64_t conn);
+ * later ones could take another connection. write: not a notification. */
+void mcd_route_doubt(struct mcd_route *r, unsigned rail, uint64_t conn, bool write);
 void mcd_route_ask_kills(struct mcd_engine *g, struct mcd_route *r);
 /* From the transports. */
 void mcd_route_on_lost(struct mcd_engine *g, struct mct_link *link, uint64_t conn, int error);

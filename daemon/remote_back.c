@@ -96,14 +96,17 @@ static void canceled(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice 
 {
     bool open = mcd_slice_writes(s) && s->s.conn != 0 && !s->s.settled;
     struct mcd_route *r = t->lane->route;
+    uint64_t can = r->rails[s->rail].ops->capabilities;
 
     if (!t->ending && !open) {
         again(g, s); /* if the memory is still there */
         return;
     }
     /* Its connection ends, so that nothing written later over another one is overtaken; where it is the
-     * only one, order does the same. */
-    if (open && (r->rails[s->rail].ops->capabilities & MCT_CAP_KILL) != 0 && mcd_route_has_ways(r))
+     * only one, order does the same. A queue pair ends by itself, but for notifications. */
+    if (open && mcd_route_has_ways(r) &&
+        ((can & MCT_CAP_KILL) != 0 ||
+         ((can & MCT_CAP_KILL_BY_AGENT) != 0 && s->s.op == MCT_NOTIFY)))
         mcd_route_abort(g, r, s->rail, -ECANCELED);
     t->unsettled = t->unsettled || open;
     mcd_remote_drop(g, t, s);
@@ -125,7 +128,7 @@ static bool has_rail(const struct mcd_route *r, const struct mcd_slice *s)
 }
 
 /*
- * An end of it is not registered with the rail's device, or the peer's device has refused key or range; nothing has landed.
+ * An end of it is not registered with the rail's device, or only in more pieces than that takes; or the peer's device has refused key or range; nothing has landed.
  * Without registration: another rail, or a slower transport.  Refused: what is known of the buffer may be old, since its
  * owner has cut it and registered it anew; so once more by a fresh description. Refused again: a transport whose target
  * looks at the request itself carries it or says what is wrong with it. True: it is sent again.
@@ -136,7 +139,7 @@ static bool elsewhere(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice
 
     if ((r->rails[s->rail].ops->capabilities & MCT_CAP_REGISTERED) == 0)
         return false;
-    if (s->s.status == MCS_NOT_REGISTERED) {
+    if (s->s.status != MCS_ACCESS) {
         s->unfit |= UINT32_C(1) << s->rail;
     } else if (s->denied++ == 0) {
         mcd_remote_want_fresh(g, s);
@@ -196,6 +199,7 @@ void mcd_remote_back(struct mcd_engine *g, struct mcd_slice *s)
         break;
     case MCS_NOT_REGISTERED:
     case MCS_ACCESS:
+    case MCS_LIMIT:
         if (!t->ending && elsewhere(g, t, s))
             return;
         break;

@@ -215,6 +215,8 @@ void mcd_route_show(struct mcd_engine *g, struct mcd_route *r)
         r->down_since = 0;
     else if (r->down_since == 0)
         r->down_since = g->net->now;
+    if (best && r->best_down_since != 0)
+        r->fallen = false;
     if (best)
         r->best_down_since = 0;
     else if (r->best_down_since == 0)
@@ -316,14 +318,15 @@ bool mcd_route_has_ways(const struct mcd_route *r)
     return living > 1;
 }
 
-void mcd_route_doubt(struct mcd_route *r, unsigned rail, uint64_t conn)
+void mcd_route_doubt(struct mcd_route *r, unsigned rail, uint64_t conn, bool write)
 {
     uint64_t can = r->rails[rail].ops->capabilities;
 
     if ((can & (MCT_CAP_KILL | MCT_CAP_KILL_BY_AGENT)) == 0)
         return;
-    /* what is written over another one would come before it; and where agents kill, it is being lost now */
-    if (mcd_route_has_ways(r) || (can & MCT_CAP_KILL_BY_AGENT) != 0) {
+    /* what is written over another one would come before it; and a queue pair that a WRITE was called back from is being
+     * lost now */
+    if (mcd_route_has_ways(r) || (write && (can & MCT_CAP_KILL_BY_AGENT) != 0)) {
         (void)mcd_route_unsettled(r, rail, conn);
         return;
     }
@@ -338,7 +341,7 @@ void mcd_route_doubt(struct mcd_route *r, unsigned rail, uint64_t conn)
 }
 
 /* There is another connection now, over which later WRITEs could pass what was called back. */
-static void settle_doubts(struct mcd_route *r)
+static void settle_doubts(struct mcd_engine *g, struct mcd_route *r)
 {
     if (!mcd_route_has_ways(r))
         return;
@@ -346,6 +349,8 @@ static void settle_doubts(struct mcd_route *r)
         const struct mcd_doubtful *d = &r->doubtful[--r->ndoubtful];
 
         (void)mcd_route_unsettled(r, d->rail, d->conn);
+        if ((r->rails[d->rail].ops->capabilities & MCT_CAP_KILL_BY_AGENT) != 0)
+            mcd_route_abort(g, r, d->rail, -ECANCELED); /* nobody can be asked over it */
     }
 }
 
@@ -600,7 +605,7 @@ bool mcd_route_adopt(struct mcd_engine *g, struct mcd_command *c)
         return true;
     }
     mcd_rail_connected(&rr->rail, g->net->now);
-    settle_doubts(r);
+    settle_doubts(g, r);
     if (!rr->rail.usable)
         mcd_route_abort(g, r, a->rail, -ENETDOWN);
     else if (!mcd_route_works(r))

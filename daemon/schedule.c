@@ -193,9 +193,11 @@ static void gather(struct mcd_engine *g, struct mcd_route *r, struct mcd_route_r
     if (rr->tier != r->best) {
         mcs_count(&g->counters.fallback_slices, 1);
         mcs_count(&g->counters.fallback_bytes, s->s.length);
-        mcd_log_limited(MCD_LOG_WARNING,
-                        "engine %u, peer %s: %s carries what no faster rail can now", g->o.id,
-                        r->o.peer, rr->ops->name);
+        if (!r->fallen)
+            mcd_log_limited(MCD_LOG_WARNING,
+                            "engine %u, peer %s: %s carries what no faster rail can now", g->o.id,
+                            r->o.peer, rr->ops->name);
+        r->fallen = true;
     }
     s->rail = (uint8_t)index;
     s->posted = g->net->now;

@@ -172,9 +172,11 @@ Test(pairing, another_address_gets_other_connections, .timeout = 60)
         ag_turn(&w.a, &w.b);
         cr_assert(mcd_way_ends(ag_peer(&w.a, &w.b), 0, (unsigned)rail, &ends));
     } while (strcmp(ends.peer, "there1/1 10.88.0.9") != 0);
+    do {
+        ag_turn(&w.a, &w.b);
+        report(&w, &r);
+    } while (r.rail[rail].lost != lost + 2);
     await(&w, is_up(&w, w.da[1], 2) && served(&w) == 4);
-    report(&w, &r);
-    cr_assert_eq(r.rail[rail].lost, lost + 2);
     cr_assert_eq(r.rails, 3u);
     cr_assert(is_up(&w, w.da[0], 2));
     fini(&w);

@@ -197,6 +197,10 @@ Test(tiers, what_is_not_registered_goes_elsewhere)
     d = push(&x, MCS_OP_WRITE, 0, 0, 4096, MCS_DESC_STRICT);
     far_ends(&x, &d, MCS_STATE_FAILED, MCS_NOT_REGISTERED);
     cr_assert_eq(far_link(&x, 2)->posted, 1u);
+    refuse(&x, 0, 1, MCS_LIMIT); /* in more pieces than its queues take */
+    refuse(&x, 1, 1, MCS_LIMIT);
+    d = push(&x, MCS_OP_WRITE, 0, 0, 4096, 0);
+    far_completes_over(&x, &d, 4096, MCS_PATH_TCP);
     cr_assert_arr_eq(fake.memory, x.f.local.map, 4096);
     far_fini(&x);
 }
@@ -303,5 +307,58 @@ Test(tiers, devices_near_the_memory_go_first)
         far_completes_over(&x, &d, 64, MCS_PATH_RDMA);
     }
     cr_assert_gt(far_link(&x, 1)->posted, 150u);
+    far_fini(&x);
+}
+
+/* A notification that is called back does not cost its queue pair by itself: the route ends it, where later WRITEs could go over
+ * another one. */
+Test(tiers, a_canceled_notification_is_settled_too)
+{
+    struct far x;
+    struct mcs_desc d;
+    struct mcs_slot s;
+
+    begin(&x, 2, false);
+    far_link(&x, 0)->latency = far_link(&x, 1)->latency = 10000000000;
+    far_args(&x, NULL, 0, "late", "");
+    d = far_desc(&x, MCS_OP_NOTIFY, 0, 0, 0, 0);
+    d.args = 0;
+    d.deadline_us = 2000;
+    fix_push(&x.f, &d);
+    s = fix_end(&x.f, &d);
+    cr_assert_eq(fix_state(s), MCS_STATE_TIMEOUT);
+    far_link(&x, 0)->latency = far_link(&x, 1)->latency = 0;
+    d = push(&x, MCS_OP_WRITE, 0, 0, 4096, 0);
+    far_turns(&x, 1000);
+    cr_assert(!far_ended(&x, &d));
+    cr_assert_eq(confirm(&x), 1u);
+    far_completes_over(&x, &d, 4096, MCS_PATH_RDMA);
+    far_fini(&x);
+}
+
+/* One that was the only way costs its queue pair once there is another. */
+Test(tiers, a_doubt_is_settled_when_there_is_another_way)
+{
+    struct far x;
+    struct mcs_desc d;
+    struct mcs_slot s;
+
+    far_init_tiers(&x, 2, 0, false);
+    far_adopt(&x, x.route, 0);
+    far_link(&x, 0)->latency = 10000000000;
+    far_args(&x, NULL, 0, "late", "");
+    d = far_desc(&x, MCS_OP_NOTIFY, 0, 0, 0, 0);
+    d.args = 0;
+    d.deadline_us = 2000;
+    fix_push(&x.f, &d);
+    s = fix_end(&x.f, &d);
+    cr_assert_eq(fix_state(s), MCS_STATE_TIMEOUT);
+    cr_assert_eq(mcs_load_relaxed(&x.route->nunsettled), 0u);
+    far_adopt(&x, x.route, 1);
+    cr_assert_eq(mcs_load_relaxed(&x.route->nunsettled), 1u);
+    cr_assert_eq(confirm(&x), 1u);
+    cr_assert_eq(mcs_load_relaxed(&x.route->nunsettled), 0u);
+    d = push(&x, MCS_OP_WRITE, 0, 0, 4096, 0);
+    far_completes_over(&x, &d, 4096, MCS_PATH_RDMA);
     far_fini(&x);
 }
