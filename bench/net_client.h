@@ -41,7 +41,7 @@ struct net_job {
     uint32_t batch; /* tasks of one batch; NET_STREAM: tasks in flight */
     uint64_t span;  /* bytes that tasks rotate over; of the other kinds: from the start */
     double seconds; /* of NET_RUN and NET_STREAM */
-    bool spin;      /* NET_RUN polls for the end of a batch and never sleeps */
+    bool spin;      /* NET_RUN polls for the end of a batch, and times it from mcshm_submit() on */
     bool all_paths; /* NET_RUN looks at every task's path; else at one of a batch */
     uint64_t seed;
 };

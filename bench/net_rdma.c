@@ -80,7 +80,7 @@ static int run_perftest(void *context, struct net_row *row)
 }
 
 static int run_rows(const struct net_options *o, const struct hosts *h, unsigned rails,
-                    const struct net_list *sizes, struct net_figures *f)
+                    const struct net_list *sizes, unsigned total, struct net_figures *f)
 {
     struct beside x = {.options = o, .hosts = h};
     struct net_stage_options so = {.clients = 1, .rails = rails};
@@ -117,7 +117,7 @@ static int run_rows(const struct net_options *o, const struct hosts *h, unsigned
             if (rc == 0)
                 rc = check_path(row);
             f->count++;
-            progress_show(f->count, f->count + 1, "rows");
+            progress_show(f->count, total, "rows");
         }
     net_stage_stop(&s);
     progress_end();
@@ -128,7 +128,8 @@ int net_run_rdma(const struct net_options *o, struct net_figures *f)
 {
     static const struct net_list several = {{SEVERAL_SIZE}, 1};
     struct hosts h;
-    unsigned rails = 1;
+    unsigned rails = 1, total = (unsigned)(o->read + o->write) *
+                                (o->sizes.count + (o->rails.count - 1) * several.count);
     int rc;
 
     for (unsigned i = 0; i < o->rails.count; i++)
@@ -144,7 +145,7 @@ int net_run_rdma(const struct net_options *o, struct net_figures *f)
     for (unsigned i = 0; i < HOSTS * rails; i++)
         strcpy(f->rdma.device[i % HOSTS][i / HOSTS], h.end[i % HOSTS][i / HOSTS].device);
     for (unsigned i = 0; rc == 0 && i < o->rails.count; i++)
-        rc = run_rows(o, &h, (unsigned)o->rails.value[i], i == 0 ? &o->sizes : &several, f);
+        rc = run_rows(o, &h, (unsigned)o->rails.value[i], i == 0 ? &o->sizes : &several, total, f);
     if (rc == 0)
         rc = net_rdma_latency(o, &h, f);
     if (rc == 0)

@@ -7,6 +7,7 @@
 
 #include "client.h"
 #include "clock.h"
+#include "pages.h"
 #include "proc.h"
 #include "progress.h"
 #include "rdma_raw.h"
@@ -16,6 +17,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MOST (UINT64_C(4) << 30)
 #define STEP (UINT64_C(64) << 20)
@@ -93,11 +95,14 @@ static int run(const struct hosts *h, struct publisher *x, unsigned rounds, stru
 {
     struct proc p;
     struct answer answer;
+    char note[128];
     double bare;
     int rc = proc_start(&p, "publisher", publish_main, x);
 
     if (rc == 0)
         rc = proc_recv(p.fd, &answer, sizeof(answer), ANSWER_MS);
+    if (rc == 0 && answer.page_size > (uint64_t)sysconf(_SC_PAGESIZE))
+        pages_prepare(x->bytes, note, sizeof(note)); /* the pool's are taken; gone with the agent */
     for (unsigned i = 0; rc == 0 && i < rounds; i++) {
         rc = proc_ask(&p, "P", 1, &answer, sizeof(answer), ANSWER_MS);
         if (rc == 0)

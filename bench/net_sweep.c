@@ -4,6 +4,8 @@
 #include "progress.h"
 #include "say.h"
 
+#include "shm/abi.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -117,7 +119,7 @@ int net_run_row(struct net_stage *s, struct net_row *row, struct net_figures *f,
                           .spin = s->apart,
                           .all_paths = o->wire.rdma};
     struct net_result results[NET_CLIENTS_MAX];
-    uint64_t touched[NET_CLIENTS_MAX] = {0};
+    uint64_t touched[NET_CLIENTS_MAX] = {0}; /* bytes that are compared: whole lines */
     int rc = net_stage_fill(s, row->opcode, row->clients, job.span);
 
     if (rc == 0)
@@ -134,7 +136,7 @@ int net_run_row(struct net_stage *s, struct net_row *row, struct net_figures *f,
         add_round(row, results, before, after);
         for (unsigned k = 0; k < row->clients; k++)
             if (results[k].touched > touched[k])
-                touched[k] = results[k].touched;
+                touched[k] = results[k].touched / MCS_LINE * MCS_LINE;
         if (beside != NULL)
             rc = beside(context, row);
     }
