@@ -353,6 +353,56 @@ Test(rdma_errors, notification_without_an_answer)
     fix_fini(&f);
 }
 
+/* The peer's end has failed after it took the notification: the sender's is idle, and hears of it by asking alone. */
+Test(rdma_errors, notification_to_a_queue_pair_that_is_gone)
+{
+    struct fix f;
+    char text[] = "text";
+    struct mct_slice s = fix_notice(text, 0, 4);
+    uint32_t qpn;
+
+    fix_init(&f, 1);
+    cr_assert_eq(fix_post(&f, &s), 1u);
+    for (unsigned i = 0; i < 100; i++)
+        (void)fix_engine_turn(&f.a);
+    qpn = fake_qp(f.b.devices[0], 0, NULL);
+    cr_assert(fake_qp_event(f.b.devices[0], IBV_EVENT_QP_FATAL, qpn));
+    for (uint64_t end = fix_now() + FIX_WAIT_NS; f.a.lost == 0; (void)fix_engine_turn(&f.a))
+        cr_assert_lt(fix_now(), end);
+    cr_assert_eq(s.status, MCS_RAIL);
+    cr_assert_eq(s.error, -ETIMEDOUT);
+    cr_assert(!s.settled && s.conn == f.ids[0] && fix_backs(&s) == 1);
+    fix_fini(&f);
+}
+
+/* One that takes its time is asked, and nothing else comes of it. */
+Test(rdma_errors, notification_that_is_answered_late)
+{
+    struct fix f;
+    char text[] = "text";
+    struct mct_slice s = fix_notice(text, 0, 4);
+    struct fake_stats before, now;
+    uint64_t progress;
+
+    fix_init(&f, 1);
+    cr_assert_eq(fix_post(&f, &s), 1u);
+    for (unsigned i = 0; i < 100; i++)
+        (void)fix_engine_turn(&f.a);
+    progress = mct_rdma_ops.progress(f.link);
+    fake_stats(f.a.devices[0], &before);
+    do { /* two probes */
+        (void)fix_engine_turn(&f.a);
+        fake_stats(f.a.devices[0], &now);
+    } while (now.requests < before.requests + 2);
+    cr_assert_eq(mct_rdma_ops.progress(f.link), progress, "the peer's agent may be stuck");
+    cr_assert_eq(now.bytes, before.bytes);
+    cr_assert_eq(f.a.done, 0u);
+    fix_until(&f, f.a.done == 1);
+    cr_assert_eq(s.status, MCS_OK);
+    fix_check_alive(&f);
+    fix_fini(&f);
+}
+
 /* The receiver's queue is empty: retried by the devices, and a connection for which that was not enough is lost. */
 Test(rdma_errors, no_memory_for_receives)
 {

@@ -20,7 +20,6 @@
 #define TRANSFERS 10000u
 #define LOOKS 500u /* turns of the control thread in which memory must not change */
 #define MAIL 64u
-#define ANSWER_NS UINT64_C(1000000000) /* to a notification */
 
 enum slot_state { FREE, OUT, BACK, OPEN, WATCHED };
 
@@ -30,7 +29,7 @@ struct slot {
     unsigned backs, link, looks;
     bool canceled;
     uint64_t offset, at; /* of the slot, and in it */
-    uint64_t seed, posted;
+    uint64_t seed;
     uint8_t *copy;
 };
 
@@ -219,7 +218,6 @@ static void post(struct engine *e, struct slot *s)
         s->seed = dice(&e->random);
         fix_fill(kind % 2 == 0 ? local(e, s) : remote(e, s), length, s->seed);
     }
-    s->posted = fix_now();
     s->state = OUT;
     fake_engine_thread(true);
     if (mct_rdma_ops.post(e->links[s->link], list, 1) == 0)
@@ -265,12 +263,6 @@ static void look_at(struct engine *e, struct slot *s)
     switch (s->state) {
     case BACK:
         came_back(e, s);
-        break;
-    case OUT: /* nothing else tells that a peer will not answer any more: a task's deadline */
-        if (s->s.op != MCT_NOTIFY || s->canceled || fix_now() - s->posted < ANSWER_NS)
-            break;
-        s->canceled = true;
-        mct_rdma_ops.cancel(e->links[s->link], &s->s);
         break;
     case OPEN:
         pthread_mutex_lock(&lock);

@@ -327,6 +327,8 @@ static void look_at(struct mct_rdma_conn *c)
         else if (mcs_load_acquire(&c->pair->reached) != MCT_RDMA_STAGE_LIVES) /* partner: nic */
             mct_rdma_conn_end(c, -ECONNRESET, "its device says that its queue pair has failed");
         else
+            mct_rdma_probe(c);
+        if (!c->ending)
             return;
     }
     if (c->asked == MCT_RDMA_STAGE_GONE && !c->swept && is_gone(c->pair))

@@ -115,6 +115,7 @@ struct mct_rdma_conn {
     struct mct_rdma_conn *chain_next;
     /* messages */
     struct mct_rdma_notice notices[MCT_RDMA_NOTICES];
+    uint64_t asked_at;  /* ticks: the last NOTIFY's, or probe's */
     uint64_t notice_id; /* initiator: the last one's; target: likewise */
     struct {
         uint64_t id;
@@ -231,6 +232,9 @@ enum mct_rdma_placed mct_rdma_post_notice(struct mct_rdma_conn *c, struct mct_sl
 void mct_rdma_message(struct mct_rdma_poller *p, const struct ibv_wc *wc, const uint8_t *buffer);
 /* Sends answers that have waited for room. */
 void mct_rdma_answer(struct mct *t);
+/* A NOTIFY that was acknowledged waits for an answer, and a queue pair that has nothing to send does not hear that the
+ * peer's is gone: so it is asked now and then. */
+void mct_rdma_probe(struct mct_rdma_conn *c);
 /* The answers will not come: the slices do. */
 void mct_rdma_notices_end(struct mct_rdma_conn *c);
 void mct_rdma_notice_free(struct mct_rdma_notice *n);

@@ -95,9 +95,31 @@ enum mct_rdma_placed mct_rdma_post_notice(struct mct_rdma_conn *c, struct mct_sl
     h.id = ++c->notice_id;
     c->notices[i] = (struct mct_rdma_notice){.conn = c, .slice = s, .id = h.id};
     c->t->unanswered++;
+    c->asked_at = mcs_ticks();
     s->link_state = &c->notices[i];
     send_message(c, &h, s->local, &c->notices[i]);
     return MCT_RDMA_PLACED;
+}
+
+void mct_rdma_probe(struct mct_rdma_conn *c)
+{
+    const struct mct_rdma_sent sent = {.buffer = MCT_RDMA_NO_BUFFER};
+    struct mct *t = c->t;
+    struct ibv_send_wr *wr;
+    unsigned i = 0;
+
+    /* what is on its way finds out by itself */
+    if (!c->initiator || c->posted != c->known || mcs_ticks() - c->asked_at < t->env.tick_hz)
+        return;
+    while (i < MCT_RDMA_NOTICES && c->notices[i].id == 0)
+        i++;
+    if (i == MCT_RDMA_NOTICES || t->chained == MCT_RDMA_CHAIN || !mct_rdma_has_room(c, 1))
+        return;
+    c->asked_at = mcs_ticks();
+    wr = mct_rdma_chain(c, &sent);
+    wr->opcode = IBV_WR_RDMA_WRITE; /* of no byte: it needs no key, and only the devices see it */
+    wr->num_sge = 0;
+    mct_rdma_flush(t);
 }
 
 /* ---- received -------------------------------------------------------------------- */

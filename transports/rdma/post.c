@@ -82,7 +82,8 @@ void mct_rdma_known(struct mct_rdma_conn *c, bool ok, uint16_t status)
     struct mct_rdma_request *r = e->request;
 
     release_entry(c, e);
-    if (ok && c->link != NULL)
+    /* a probe tells that the peer's device lives, not that its agent gets on */
+    if (ok && c->link != NULL && (r != NULL || e->notice != NULL))
         c->link->progress++;
     if (r == NULL)
         return;

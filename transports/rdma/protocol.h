@@ -8,7 +8,8 @@
  *
  * A message is one SEND. Completions of a shared receive queue name a queue pair by its number only, and adapters
  * use numbers again: so each message names its connection, too. A NOTIFY takes the next id, from 1 on; each is
- * answered once. Whatever breaks these rules ends its queue pair, and nothing else.
+ * answered once. An initiator that waits a second for an answer, with nothing on its way, sends a WRITE of no byte, once a second:
+ * if the target's queue pair is gone, that fails. Whatever breaks these rules ends its queue pair, and nothing else.
  */
 #ifndef MCT_RDMA_PROTOCOL_H
 #define MCT_RDMA_PROTOCOL_H
