@@ -434,6 +434,11 @@ Test(rdma_quiet, fini_while_a_device_hangs)
     fake_unblock(f.a.devices[0]);
     fix_until(&f, fake_count(FAKE_QP, f.a.devices[0]) == 0);
     fix_instance_fini(&f.b);
+    fix_side_fini(&f, &f.a);
+    fix_side_fini(&f, &f.b);
+    mct_rdma_destroy(f.a.r);
+    mct_rdma_destroy(f.b.r);
+    cr_assert_eq(fake_leaks(), 0u);
 }
 
 /* More than a link or an instance takes, or of another: refused, and nothing of it is left. */

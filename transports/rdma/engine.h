@@ -161,6 +161,7 @@ struct mct {
     uint64_t outstanding;       /* work requests */
     unsigned unanswered;        /* NOTIFYs */
     bool closing;
+    struct mct *kept;                   /* the next one that a hanging device has kept */
     bool again;                         /* an end goes on in the next turn, whatever comes */
     struct mct_slice *done, **done_end; /* that come back */
     struct mct_rdma_conn *chains;       /* connections with a chain */

@@ -13,6 +13,9 @@
 #define FINISH_SECONDS 2u /* a device that has not let go of a queue pair by then hangs */
 #define FINISH_LOOK_MS 10
 
+/* Ended while a device hung, whose thread may still look at them: their memory stays. */
+static struct mct *kept;
+
 int mct_rdma_wake_fd(const struct mct *instance)
 {
     return instance->wake_fd;
@@ -209,9 +212,9 @@ static void rdma_fini(struct mct *t)
     while (t->links != NULL)
         rdma_disconnect(t->links);
     if (t->conns != NULL || t->doomed != NULL) {
-        /* the nics' threads still know the instance: its memory stays */
         if (t->env.rdma != NULL)
             mct_rdma_instance_gone(t->env.rdma, t);
+        t->kept = mcs_exchange(&kept, t); /* partner: the same of other engines */
         return;
     }
     while (t->pollers != NULL)
