@@ -357,66 +357,6 @@ Test(rdma_setup, a_device_that_is_lost_takes_its_keys_with_it)
     fake_reset();
 }
 
-/* ---- what the other side says ---------------------------------------------------- */
-
-Test(rdma_setup, ends_that_make_no_sense_are_refused_with_both_named)
-{
-    struct mct_rdma_options o = host_options();
-    struct fake_device *devices[2];
-    struct mct_rdma_pair *ends[2];
-    struct host_answer a;
-    struct host h;
-
-    add_devices(2, devices);
-    cr_assert_eq(host_init(&h, &o), 0);
-    for (unsigned i = 0; i < 9; i++) {
-        struct mct_rdma_end e;
-
-        a = host_pair(&h, 0, &ends[0]);
-        cr_assert_eq(a.res, 0, "%s", a.text);
-        a = host_pair(&h, 1, &ends[1]);
-        cr_assert_eq(a.res, 0, "%s", a.text);
-        e = *mct_rdma_pair_end(ends[1]);
-        switch (i) {
-        case 0:
-            e.infiniband = true;
-            break;
-        case 1:
-            e.mtu = 1500;
-            break;
-        case 2:
-            e.mtu = 8192;
-            break;
-        case 3:
-            e.nic = 0;
-            break;
-        case 4:
-            e.qpn = 1u << 24;
-            break;
-        case 5:
-            e.psn = 1u << 24;
-            break;
-        case 6:
-            e.reads = 0;
-            break;
-        case 7:
-            memset(e.gid, 0, sizeof(e.gid));
-            break;
-        default:
-            e.qpn = 0;
-            break;
-        }
-        a = host_connect(&h, ends[0], &e);
-        cr_assert_eq(a.res, -EPROTO, "%u: %d", i, a.res);
-        cr_assert_not_null(strstr(a.text, "fake0/1"), "%s", a.text);
-        cr_assert_not_null(strstr(a.text, "fake1/1"), "%s", a.text);
-        mct_rdma_pair_destroy(ends[0]);
-        mct_rdma_pair_destroy(ends[1]);
-    }
-    host_fini(&h);
-    cr_assert_eq(fake_leaks(), 0);
-}
-
 Test(rdma_setup, the_lower_of_both_ends_limits_holds)
 {
     struct mct_rdma_options o = host_options();
@@ -452,32 +392,6 @@ Test(rdma_setup, the_lower_of_both_ends_limits_holds)
     cr_assert_eq(fake_leaks(), 0);
 }
 
-Test(rdma_setup, no_more_queue_pairs_than_the_device_has)
-{
-    struct mct_rdma_options o = host_options();
-    struct fake_device *devices[1];
-    struct mct_rdma_pair *pairs[4];
-    struct host_answer a;
-    struct host h;
-
-    add_devices(1, devices);
-    devices[0]->attr.max_qp = 3;
-    cr_assert_eq(host_init(&h, &o), 0);
-    for (unsigned i = 0; i < 3; i++)
-        cr_assert_eq(host_pair(&h, 0, &pairs[i]).res, 0);
-    a = host_pair(&h, 0, &pairs[3]);
-    cr_assert_eq(a.res, -ENOMEM);
-    cr_assert_not_null(strstr(a.text, "3 of at most 3"), "%s", a.text);
-    mct_rdma_pair_destroy(pairs[3]);
-    mct_rdma_pair_destroy(pairs[1]);
-    host_await(&h, fake_count(FAKE_QP, NULL) == 2);
-    cr_assert_eq(host_pair(&h, 0, &pairs[1]).res, 0, "there is room again");
-    for (unsigned i = 0; i < 3; i++)
-        mct_rdma_pair_destroy(pairs[i]);
-    host_fini(&h);
-    cr_assert_eq(fake_leaks(), 0);
-}
-
 Test(rdma_setup, a_device_that_hangs_holds_up_itself_alone)
 {
     struct mct_rdma_options o = host_options();
@@ -500,32 +414,6 @@ Test(rdma_setup, a_device_that_hangs_holds_up_itself_alone)
     host_await(&h, a.n == 1);
     cr_assert_eq(a.res, 0, "%s", a.text);
     mct_rdma_pair_destroy(stuck);
-    host_fini(&h);
-    cr_assert_eq(fake_leaks(), 0);
-}
-
-/* Whoever gives a pair up before it is told of it is not told any more. */
-Test(rdma_setup, a_pair_may_be_given_up_at_any_time)
-{
-    struct mct_rdma_options o = host_options();
-    struct fake_device *devices[2];
-    struct mct_rdma_pair *pair, *ends[2];
-    struct host_answer a = {0};
-    struct host h;
-
-    add_devices(2, devices);
-    cr_assert_eq(host_init(&h, &o), 0);
-    for (unsigned i = 0; i < 50; i++) {
-        cr_assert_eq(mct_rdma_pair_create(h.r, 0, h.engine, 1, host_answered, &a, &pair), 0);
-        mct_rdma_pair_destroy(pair);
-        cr_assert_eq(host_pair(&h, 0, &ends[0]).res, 0);
-        cr_assert_eq(host_pair(&h, 1, &ends[1]).res, 0);
-        mct_rdma_pair_connect(ends[0], mct_rdma_pair_end(ends[1]), host_answered, &a);
-        mct_rdma_pair_destroy(ends[0]);
-        mct_rdma_pair_destroy(ends[1]);
-    }
-    host_await(&h, fake_count(FAKE_QP, NULL) == 0);
-    cr_assert_eq(a.n, 0);
     host_fini(&h);
     cr_assert_eq(fake_leaks(), 0);
 }
