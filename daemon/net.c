@@ -344,6 +344,8 @@ bool mcd_net_may_sleep(struct mcd_engine *g)
     for (unsigned i = 0; i < n->n; i++)
         if (n->nets[i].ops->arm != NULL && !n->nets[i].ops->arm(n->nets[i].t))
             return false;
+    if (n->returned != NULL || n->dirty != NULL) /* arming looks once more */
+        return false;
     return n->uring == NULL || mct_uring_arm(n->uring);
 }
 

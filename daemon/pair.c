@@ -137,6 +137,13 @@ void mcd_nics_read(struct mcd_peer *p, const Mcd__Hello *m)
     }
 }
 
+void mcd_nics_gone(struct mcd_peer *p)
+{
+    for (unsigned i = 0; i < p->nnics; i++)
+        p->nics[i].there = false;
+    mcd_ways_pair(p);
+}
+
 /* ---- PAIR --------------------------------------------------------------------------- */
 
 static void remove_it(struct mcd_answering *x)

@@ -32,6 +32,9 @@ void mcd_nics_write(const struct mcd_cluster *c, Mcd__Hello *m, struct mcd_nics_
 /* A peer's. One that it no longer names keeps its place, so that what is paired with it stays paired. */
 void mcd_nics_read(struct mcd_peer *p, const Mcd__Hello *m);
 
+/* Its agent has ended, and with it the other halves of all queue pairs: they do not close as sockets do. */
+void mcd_nics_gone(struct mcd_peer *p);
+
 void mcd_pair_on_pair(struct mcd_peer *p, const struct mcd_wire_header *h, const uint8_t *m,
                       size_t size);
 void mcd_pair_on_unpair(struct mcd_peer *p, const struct mcd_wire_header *h, const uint8_t *m,

@@ -366,6 +366,7 @@ static void supersede(struct mcd_peer *p, struct mcd_peer *q)
     p->status = MCS_STALE;
     snprintf(p->text, sizeof(p->text), "its agent was replaced");
     mcd_tokens_revoke(c, p, NULL);
+    mcd_nics_gone(p);
     mcd_remotes_stale(p);
     mcd_ways_verdict(p, MCS_STALE);
 }
@@ -590,6 +591,7 @@ static void wire_ready(void *context, struct mcd_wire *w)
 
 static void on_bye(struct mcd_peer *p)
 {
+    mcd_nics_gone(p);
     mcd_peer_failed(p, MCS_PEER_UNREACHABLE, "its agent has stopped");
 }
 

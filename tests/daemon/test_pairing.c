@@ -237,6 +237,34 @@ Test(pairing, tries_that_fail_leave_nothing, .timeout = 120)
     }
 }
 
+/* Queue pairs with an agent that has ended do not close as sockets do. */
+Test(pairing, an_agent_that_has_ended_takes_its_queue_pairs_along, .timeout = 60)
+{
+    char address[MCD_ADDRESS_TEXT_MAX];
+    struct ag_opened again;
+    struct world w;
+
+    init(&w);
+    begin(&w);
+    await(&w, is_up(&w, w.da[0], 2) && is_up(&w, w.da[1], 2));
+    snprintf(address, sizeof(address), "%s", w.b.cluster->address);
+    ag_unpublish(&w.kv);
+    ag_fini(&w.b);
+    ag_until(&w.a, NULL,
+             is_down(&w, w.da[0], MCD_RAIL_PEER) && is_down(&w, w.da[1], MCD_RAIL_PEER));
+    ag_until(&w.a, NULL, fake_count(FAKE_QP, NULL) == 0);
+    /* the next life of it; what was opened in the former one is still held */
+    ag_init_rdma(&w.b, address, 0, "there*");
+    ag_publish(&w.b, &w.kv, "kv", 7);
+    ag_open(&w.a, &again, address, "kv", 7);
+    await(&w, again.calls == 1);
+    cr_assert_eq(again.status, MCS_OK, "%s", again.text);
+    await(&w, is_up(&w, w.da[0], 2) && is_up(&w, w.da[1], 2) && served(&w) == 4);
+    cr_assert_eq(fake_count(FAKE_QP, NULL), 8u);
+    mcd_segment_put(again.segment);
+    fini(&w);
+}
+
 /* ---- what peers may say -------------------------------------------------------------------- */
 
 static void ask(struct world *w, struct ag_raw *r, uint16_t type, const ProtobufCMessage *m)
