@@ -366,7 +366,7 @@ void mct_rdma_look(struct mct *t, bool all)
     if (!all && t->nslots != 0) {
         struct mct_rdma_conn *c;
 
-        t->cursor = (t->cursor + 1) % t->nslots;
+        t->cursor = t->cursor + 1 < t->nslots ? t->cursor + 1 : 0;
         c = t->slots[t->cursor].conn;
         if (c != NULL && !c->ending)
             look_at(c);

@@ -109,7 +109,8 @@ void mct_rdma_probe(struct mct_rdma_conn *c)
     unsigned i = 0;
 
     /* what is on its way finds out by itself */
-    if (!c->initiator || c->posted != c->known || mcs_ticks() - c->asked_at < t->env.tick_hz)
+    if (t->unanswered == 0 || !c->initiator || c->posted != c->known ||
+        mcs_ticks() - c->asked_at < t->env.tick_hz)
         return;
     while (i < MCT_RDMA_NOTICES && c->notices[i].id == 0)
         i++;
