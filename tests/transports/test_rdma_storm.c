@@ -654,3 +654,38 @@ Test(rdma_storm, engines_peers_and_connections_that_come_and_go, .timeout = 200)
                 landed, next_id);
     fix_fini(&f);
 }
+
+/* The case that all this is about, by itself: a WRITE came back unsettled, and its packets are still on the way. */
+Test(rdma_storm, what_is_on_the_wire_dies_with_the_peers_end)
+{
+    static struct fix g;
+    struct mct_slice s[2];
+
+    fix_init(&g, 1);
+    fake_pace(g.a.devices[0], FAKE_HELD);
+    fake_linger(g.a.devices[0], true);
+    memset(g.a.memory, 5, 8192);
+    for (unsigned i = 0; i < 2; i++) {
+        s[i] = fix_slice(&g, MCT_WRITE, i * 4096, i * 4096, 4096);
+        cr_assert_eq(fix_post(&g, &s[i]), 1u);
+    }
+    cr_assert(fake_qp_event(g.a.devices[0], IBV_EVENT_QP_FATAL, fake_qp(g.a.devices[0], 0, NULL)));
+    fix_until(&g, g.a.done == 2 && g.a.lost == 1);
+    for (unsigned i = 0; i < 2; i++) {
+        cr_assert_eq(s[i].status, MCS_RAIL);
+        cr_assert(!s[i].settled && s[i].conn == g.ids[0]);
+    }
+    cr_assert_eq(fake_land(1), 1, "it lands, though its sender has long been told that it failed");
+    cr_assert_eq(g.b.memory[0], 5);
+    /* the peer's device does not let go at once: so it is not said to be over */
+    fake_block(FAKE_ANY, g.b.devices[0]);
+    for (unsigned i = 0; i < 1000; i++) {
+        cr_assert_eq(mct_rdma_ops.end(g.b.t, &g.visitor, g.ids[0]), -EINPROGRESS);
+        fix_turn(&g);
+    }
+    fake_unblock(g.b.devices[0]);
+    fix_until(&g, mct_rdma_ops.end(g.b.t, &g.visitor, g.ids[0]) == 0);
+    cr_assert_eq(fake_land(9), 0);
+    cr_assert_eq(g.b.memory[4096], 0);
+    fix_fini(&g);
+}
