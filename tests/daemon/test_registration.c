@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of clients and the RDMA devices that it is registered with: when, how, and until when. */
+#include <sys/resource.h>
+
 #include "rdma_agent.h"
 #include "tests/fake-verbs/fake.h" /* linked with it: Makefile */
 #include "tests/fuzz/limbo.h"
@@ -82,15 +84,22 @@ Test(registration, memory_that_must_be_registered_and_cannot_is_refused_with_the
 {
     union mcs_msg_body b = ra_alloc_body(SIZE);
     int fd = ra_memfd(SIZE);
+    struct rlimit limit;
     struct ra_client c;
     struct ra g;
 
     ra_init(&g, CHUNK, true);
     ra_arrive(&g, &c);
+    cr_assert_eq(getrlimit(RLIMIT_MEMLOCK, &limit), 0);
+    limit.rlim_cur = 65536;
+    cr_assert_eq(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
     fake_memlock(SIZE + SIZE / 2); /* enough for one of two devices */
     cr_assert_eq(ra_ask(&g, &c, MCS_MSG_ALLOC, &b), MCS_NO_MEMORY);
     cr_assert_not_null(strstr(c.m.b.error.text, "4194304"), "%s", c.m.b.error.text);
     cr_assert_not_null(strstr(c.m.b.error.text, "fake"), "%s", c.m.b.error.text);
+    cr_assert_not_null(strstr(c.m.b.error.text, "65536"), "%s", c.m.b.error.text);
+    cr_assert_not_null(strstr(c.m.b.error.text, "give it CAP_IPC_LOCK"), "the remedy fits: %s",
+                       c.m.b.error.text);
     ra_until(&g, g.agent->pool.used == 0);
     cr_assert_eq(fake_count(FAKE_MR, NULL), 0);
     cr_assert_eq(only_session(&g)->nextents, 0);

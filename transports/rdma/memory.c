@@ -175,9 +175,8 @@ bool mct_rdma_memlock(char *out, size_t size)
     if (limit.rlim_cur == RLIM_INFINITY)
         return false;
     snprintf(out, size,
-             "out of memory that may be locked; the limit is %llu bytes (RLIMIT_MEMLOCK), %llu are "
-             "locked for devices now; "
-             "set LimitMEMLOCK=infinity in the agent's unit, or give it CAP_IPC_LOCK",
+             "no more memory may be locked: limit %llu bytes (RLIMIT_MEMLOCK), locked %llu; set "
+             "LimitMEMLOCK=infinity in the agent's unit or give it CAP_IPC_LOCK",
              (unsigned long long)limit.rlim_cur, (unsigned long long)locked_bytes());
     return true;
 }
