@@ -14,7 +14,6 @@
  *           resume  an agent that dies under it, and the next one
  *           rdma    two agents over RDMA rails (tests/rdma)
  *           meta    a name in the cluster's metadata, published and withdrawn
- *           rdma    tasks of another host over RDMA rails (tests/rdma)
  * fails   1: MCS_FAIL(), the call site takes an errno
  */
 #ifndef MCS_FAILPOINT_LIST_H

@@ -119,6 +119,7 @@ class Side:
         self.add_address(rail, address)
         for rule in (f"from {address} to 10.9.{rail}.{peer} lookup {table}",
                      f"from 10.9.{rail}.{peer} to {address} lookup {back}"):
+            command("ip rule del pref 10 iif lo " + rule)  # there may be none
             run("ip rule add pref 10 iif lo " + rule)
         run(f"ip route replace 10.9.{rail}.{peer} dev {link} src {address} table {table}")
         run(f"ip route replace {address} dev {theirs.interface(rail)} src {theirs.address(rail)} table {back}")
