@@ -195,13 +195,14 @@ static int register_main(int fd, void *context)
     struct port p = {.context = NULL};
     bool huge = job->page_size > (uint64_t)sysconf(_SC_PAGESIZE);
     int memory = memfd_create("mcshm-bench-mr", MFD_CLOEXEC | (huge ? MFD_HUGETLB : 0));
+    uint64_t mapped = (job->bytes + job->page_size - 1) / job->page_size * job->page_size;
     void *at = MAP_FAILED;
     uint64_t before;
     double seconds;
     int rc = open_device(job->from, &p);
 
-    if (rc == 0 && memory >= 0 && ftruncate(memory, (off_t)job->bytes) == 0)
-        at = mmap(NULL, job->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, memory, 0);
+    if (rc == 0 && memory >= 0 && ftruncate(memory, (off_t)mapped) == 0)
+        at = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, memory, 0);
     if (rc == 0 && at == MAP_FAILED)
         rc = say_error(-errno, "no memory for the bare registration: %m");
     if (rc == 0) {
@@ -214,7 +215,7 @@ static int register_main(int fd, void *context)
     }
     close_port(&p);
     if (at != MAP_FAILED)
-        munmap(at, job->bytes);
+        munmap(at, mapped);
     if (memory >= 0)
         close(memory);
     return rc;
