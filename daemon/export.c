@@ -286,6 +286,14 @@ static void dismiss(struct mcd_visitor *v)
     mcd_engine_call(v->engine, &v->command, mcd_serve_dismiss, &v->serve);
 }
 
+void mcd_visitors_dismiss(struct mcd_peer *p)
+{
+    mcd_tokens_revoke(p->cluster, p, NULL);
+    mcd_pairs_drop(p);
+    for (struct mcd_visitor *v = p->visitors; v != NULL; v = v->next)
+        dismiss(v);
+}
+
 void mcd_exports_poll(struct mcd_peer *p)
 {
     struct mcd_visitor **link = &p->visitors;
@@ -414,10 +422,7 @@ void mcd_export_on_rails(struct mcd_peer *p, const struct mcd_wire_header *h, co
 
 bool mcd_exports_drop(struct mcd_peer *p)
 {
-    mcd_tokens_revoke(p->cluster, p, NULL);
-    mcd_pairs_drop(p);
-    for (struct mcd_visitor *v = p->visitors; v != NULL; v = v->next)
-        dismiss(v);
+    mcd_visitors_dismiss(p);
     mcd_exports_poll(p);
     if (p->visitors != NULL)
         return false;

@@ -592,6 +592,7 @@ static void wire_ready(void *context, struct mcd_wire *w)
 static void on_bye(struct mcd_peer *p)
 {
     mcd_nics_gone(p);
+    mcd_visitors_dismiss(p);
     mcd_peer_failed(p, MCS_PEER_UNREACHABLE, "its agent has stopped");
 }
 

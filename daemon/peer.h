@@ -188,6 +188,8 @@ void mcd_exports_tell(struct mcd_peer *p);
 struct mcd_visitor *mcd_visitor_of(struct mcd_peer *p, uint64_t route);
 /* Does an engine still take what an agent's earlier life has sent? They are ended; ask again. */
 bool mcd_earlier_lives_go_on(struct mcd_cluster *c);
+/* All data connections of the peer are on their way out. */
+void mcd_visitors_dismiss(struct mcd_peer *p);
 /* Ends of routes that are over. */
 void mcd_exports_poll(struct mcd_peer *p);
 /* Its data connections are ended and its exports given back. True once that is over: ask again. */

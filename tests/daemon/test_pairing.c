@@ -217,6 +217,100 @@ Test(pairing, a_limit_leaves_a_rail_with_fewer, .timeout = 60)
     fini(&w);
 }
 
+#define ASKERS 4u
+
+static void turn_all(struct ag *b, struct ag *a)
+{
+    static unsigned turns;
+
+    cr_assert_lt(++turns, 100000u, "waited in vain");
+    loop_once(b->agent, 1);
+    for (unsigned i = 0; i < ASKERS; i++)
+        if (a[i].agent != NULL)
+            loop_once(a[i].agent, 1);
+}
+
+/* Queue pairs of an asker's RDMA rail; *lost: those that it has lost. */
+static uint32_t pairs_of(const struct ag *a, const struct ag *b, uint64_t *lost)
+{
+    const struct mcd_peer *p = ag_peer(a, b);
+    struct mcd_route_report r;
+
+    *lost = 0;
+    if (p == NULL || p->ways == NULL)
+        return 0;
+    mcd_route_get_report(mcd_way_route(p, 0), &r);
+    for (unsigned i = 0; i < r.rails; i++)
+        if (r.rail[i].ops == &mct_rdma_ops) {
+            *lost = r.rail[i].lost;
+            return r.rail[i].conns;
+        }
+    return 0;
+}
+
+/* Four agents, and a device that has three queue pairs: none in use is taken from anybody, and what is given back somebody
+ * else gets (B64). */
+Test(pairing, a_device_with_few_queue_pairs_serves_whom_it_can, .timeout = 120)
+{
+    struct ag b, a[ASKERS];
+    struct ag_segment kv;
+    struct ag_opened opened[ASKERS];
+    struct fake_device *d;
+    uint64_t lost, end;
+    uint32_t sum;
+
+    mcd_log_set_level(-1);
+    fake_reset();
+    d = fake_add("there0");
+    d->attr.max_qp = 3;
+    for (unsigned i = 0; i < ASKERS; i++)
+        fake_add((const char *[]){"here0", "here1", "here2", "here3"}[i]);
+    ag_init_rdma(&b, "127.0.0.1:0", 0, "there0");
+    ag_publish(&b, &kv, "kv", 7);
+    for (unsigned i = 0; i < ASKERS; i++)
+        ag_init_rdma(&a[i], "127.0.0.1:0", 0,
+                     (const char *[]){"here0", "here1", "here2", "here3"}[i]);
+    for (unsigned i = 0; i < ASKERS; i++) {
+        ag_open(&a[i], &opened[i], b.cluster->address, "kv", 7);
+        while (opened[i].calls == 0 || (i == 0 && pairs_of(&a[0], &b, &lost) < 2))
+            turn_all(&b, a);
+        cr_assert_eq(opened[i].status, MCS_OK);
+    }
+    do {
+        turn_all(&b, a);
+        sum = 0;
+        for (unsigned i = 0; i < ASKERS; i++)
+            sum += pairs_of(&a[i], &b, &lost);
+    } while (sum < 3);
+    for (end = mcd_now_ns() + UINT64_C(1500000000);
+         mcd_now_ns() < end;) { /* all ask again meanwhile */
+        turn_all(&b, a);
+        cr_assert_leq(fake_count(FAKE_QP, d), 3u);
+        cr_assert_eq(pairs_of(&a[0], &b, &lost), 2u);
+        cr_assert_eq(lost, 0u);
+    }
+    cr_assert_gt(b.cluster->counters.pairs_refused, 2u);
+    mcd_segment_put(opened[0].segment);
+    ag_fini(&a[0]);
+    a[0].agent = NULL;
+    do { /* what it had others get */
+        turn_all(&b, a);
+        sum = 0;
+        for (unsigned i = 1; i < ASKERS; i++) {
+            sum += pairs_of(&a[i], &b, &lost);
+            cr_assert_eq(lost, 0u);
+        }
+    } while (sum < 3);
+    for (unsigned i = 1; i < ASKERS; i++) {
+        mcd_segment_put(opened[i].segment);
+        ag_fini(&a[i]);
+    }
+    ag_unpublish(&kv);
+    ag_fini(&b);
+    cr_assert_eq(fake_leaks(), 0u);
+    fake_reset();
+}
+
 /* Nothing on the way there succeeds for a while; then all does, and nothing is left of the tries. */
 Test(pairing, tries_that_fail_leave_nothing, .timeout = 120)
 {
