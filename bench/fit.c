@@ -52,3 +52,15 @@ double fit_rate(const uint64_t *bins, size_t from, size_t to)
         sum += bins[i];
     return to > from ? (double)sum / (double)(to - from) : NAN;
 }
+
+size_t fit_still(const uint64_t *bins, size_t from, size_t to)
+{
+    size_t longest = 0, run = 0;
+
+    for (size_t i = from; i < to; i++) {
+        run = bins[i] == 0 ? run + 1 : 0;
+        if (run > longest)
+            longest = run;
+    }
+    return longest;
+}

@@ -32,6 +32,9 @@ struct fit_line fit_line(const struct fit_point *points, size_t count);
 double fit_gap(const uint64_t *bins, size_t count, size_t cut, size_t window, double rate,
                double share);
 
+/* The longest run of milliseconds without any byte in [from, to). */
+size_t fit_still(const uint64_t *bins, size_t from, size_t to);
+
 /* Bytes a millisecond from bin `from` up to, not including, bin `to`; NAN when there is none. */
 double fit_rate(const uint64_t *bins, size_t from, size_t to);
 

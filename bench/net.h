@@ -77,7 +77,8 @@ struct net_failover {
     double rest_gbps;          /* after the cut, once it flows again */
     double sum_ratio;          /* that by what the other rails can carry */
     double gap_ms;             /* from the cut until it does */
-    double back_gbps;          /* after the link came back */
+    uint64_t still_ms; /* the longest time without a completion, from the cut until it is back */
+    double back_gbps;  /* after the link came back */
     uint64_t failed_tasks;
     double slow_share; /* of the bytes, by the rail that was slowed to a tenth */
     double slow_fair;  /* what its rate would be of the sum of rates */

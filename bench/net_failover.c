@@ -133,6 +133,7 @@ static int run_cut(struct net_stage *s, struct net_figures *f)
     /* what the other rails carry: each as much as one alone, or as it did just before */
     others = fmax(o->one_gbps * (o->rails - 1), o->all_gbps * (o->rails - 1) / o->rails);
     o->gap_ms = fit_gap(t->bytes, back, down, WINDOW_MS, others * 1e6, FULL_SHARE);
+    o->still_ms = fit_still(t->bytes, down, back);
     full = isnan(o->gap_ms) ? back : down + (size_t)o->gap_ms;
     o->rest_gbps = gbps(t, full < back ? full : down, back);
     o->sum_ratio = o->rest_gbps / others;

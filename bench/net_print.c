@@ -113,6 +113,7 @@ static void add_failover(cJSON *doc, const struct net_failover *o)
     place = cJSON_AddObjectToObject(doc, "failover");
     report_count(place, "rails", o->rails);
     report_number(place, "gap_ms", o->gap_ms, 0);
+    report_count(place, "still_ms", o->still_ms);
     report_count(place, "failed_tasks", o->failed_tasks);
     report_number(place, "sum_ratio", o->sum_ratio, 3);
     report_number(place, "rails_ratio", o->all_gbps / o->one_gbps, 3);
@@ -260,8 +261,9 @@ void net_print_failover(const struct net_failover *o)
         printf("  one cut: the others never came to 0.9 of what they can carry, ");
     else
         printf("  one cut: full flow of the others after %.0f ms, ", o->gap_ms);
-    printf("then %.3f GB/s (%.2f of their sum), %" PRIu64 " failed tasks; back: %.3f GB/s\n",
-           o->rest_gbps, o->sum_ratio, o->failed_tasks, o->back_gbps);
+    printf("then %.3f GB/s (%.2f of their sum), %" PRIu64 " failed tasks, %" PRIu64
+           " ms at most without a completion; back: %.3f GB/s\n",
+           o->rest_gbps, o->sum_ratio, o->failed_tasks, o->still_ms, o->back_gbps);
     if (isnan(o->slow_share))
         return;
     printf("  one slowed to a tenth: it gets %.3f of the bytes (its rate: %.3f), all %.3f GB/s\n",

@@ -70,3 +70,14 @@ Test(net_fit, rate_of_a_stretch)
     cr_assert(isnan(fit_rate(bins, 3, 3)));
     cr_assert(isnan(fit_rate(bins, 3, 1)));
 }
+
+Test(net_fit, still_is_the_longest_run_of_empty_bins)
+{
+    uint64_t bins[10] = {1, 0, 0, 5, 0, 0, 0, 2, 0, 0};
+
+    cr_assert_eq(fit_still(bins, 0, 10), 3);
+    cr_assert_eq(fit_still(bins, 0, 4), 2);
+    cr_assert_eq(fit_still(bins, 5, 10), 2);
+    cr_assert_eq(fit_still(bins, 3, 4), 0);
+    cr_assert_eq(fit_still(bins, 4, 4), 0);
+}
