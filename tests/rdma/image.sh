@@ -37,7 +37,7 @@ trap '[ -z "$new" ] || rm -rf "$new"' EXIT
 
 # The kernel's package as apt knows it. Not a cloud kernel: those have neither rxe nor 9p.
 package() {
-    apt-cache depends "$kernel" 2>/dev/null | awk '/Depends: linux-image/ { print $2; exit }'
+    apt-cache depends "$kernel" 2>/dev/null | awk '/Depends: linux-image/ { print $2; exit }' || true
 }
 
 # Finds the payload of a compressed kernel by its first bytes. What follows it makes the tools complain.
