@@ -201,7 +201,7 @@ static const char *wrong(const struct mct_rdma_header *h, uint32_t size, bool in
 static struct mct_rdma_conn *suspect(struct mct_rdma_poller *p, uint32_t qpn)
 {
     for (struct mct_rdma_conn *c = p->t->conns; c != NULL; c = c->next)
-        if (c->poller == p && c->pair->qp != NULL && c->pair->qp->qp_num == qpn && !c->ending)
+        if (!c->ending && c->poller == p && c->pair->own.qpn == qpn)
             return c;
     return NULL;
 }
@@ -225,7 +225,7 @@ void mct_rdma_message(struct mct_rdma_poller *p, const struct ibv_wc *wc, const 
     memcpy(&h, buffer, sizeof(h));
     /* The number says from which queue pair it is, the id whether that is the one of now. */
     c = mct_rdma_conn_find(t, h.conn, h.type != MCT_RDMA_NOTIFY);
-    if (c == NULL || c->poller != p || c->ending || c->pair->qp->qp_num != wc->qp_num) {
+    if (c == NULL || c->poller != p || c->ending || c->pair->own.qpn != wc->qp_num) {
         bool stale = c != NULL && c->ending;
 
         mct_rdma_count(t, dropped, 1);
