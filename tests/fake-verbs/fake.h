@@ -104,7 +104,7 @@ enum fake_call {
     FAKE_POST_SEND, /* each request of a chain counts */
     FAKE_POST_RECV, /* also on an SRQ; each request of a chain counts */
     FAKE_NOTIFY,
-    FAKE_POLL, /* does not fail */
+    FAKE_POLL, /* fails by fake_fail() alone, with -1 */
     FAKE_CALLS
 };
 const char *fake_call_name(enum fake_call call);

@@ -74,7 +74,10 @@ int fake_poll(struct ibv_cq *v, int n, struct ibv_wc *wc)
     struct cq *cq = FAKE_OF(cq, v, v);
     int got = 0;
 
-    fake_enter_on(FAKE_POLL, &cq->o, "ibv_poll_cq");
+    if (fake_enter_on(FAKE_POLL, &cq->o, "ibv_poll_cq") != 0) {
+        fake_leave();
+        return -1;
+    }
     for (; got < n && cq->used > 0; got++) {
         const struct completion *c = &cq->ring[cq->head];
 

@@ -289,6 +289,28 @@ Test(rdma_errors, completion_queue_fails)
     fix_fini(&f);
 }
 
+/* A completion queue that its provider cannot read any more goes with its connections; the next ones get another. */
+Test(rdma_errors, completion_queue_cannot_be_polled)
+{
+    struct fix f;
+    struct mct_slice s[12];
+
+    fix_init(&f, 2);
+    fake_pace(f.a.devices[0], FAKE_HELD);
+    post_some(&f, s, 12);
+    fake_fail(FAKE_POLL, f.a.devices[0], 1, 1, EIO);
+    fix_until(&f, f.a.lost == 2);
+    cr_assert_eq(f.a.lost_error, -ENODEV);
+    check_back(&f, s, 12);
+    fake_pace(f.a.devices[0], FAKE_AT_ONCE);
+    fix_until(&f, f.a.t->pollers == NULL);
+    for (unsigned i = 0; i < 2; i++)
+        fix_until(&f, mct_rdma_ops.end(f.b.t, &f.visitor, f.ids[i]) == 0);
+    fix_join(&f, 0);
+    fix_check_alive(&f);
+    fix_fini(&f);
+}
+
 /* A device that does not flush: its queue pair is destroyed after a second, and its completions, which then are
  * in the queue or not, are worth no credit twice. */
 static void never_flushes(bool keeps)

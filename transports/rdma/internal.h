@@ -51,8 +51,8 @@ struct mct_rdma_port {
     /* engine: its own; NULL: the engine does not know the port. Set only while the engine holds a pair of it;
      * mct_rdma_port_put() makes it NULL with release, the nic's thread looks with acquire. */
     void *engine;
-    /* nic's thread and engine */
-    uint32_t failed; /* CQ or device: all pairs are lost. nic: release, engine: acquire */
+    /* CQ or device: all pairs are lost. Nic's thread or engine, whoever finds out: release; the other: acquire. */
+    uint32_t failed;
 };
 
 #define MCT_RDMA_MESSAGE                                                                           \

@@ -266,7 +266,8 @@ static struct mct_rdma_nic_port *find_port(const struct mct_rdma_device *d,
     struct mct_rdma_nic_port *port;
 
     for (port = d->ports; port != NULL; port = port->next)
-        if (port->port.instance == instance && !port->ended && port->port.failed == 0)
+        if (port->port.instance == instance && !port->ended &&
+            mcs_load_acquire(&port->port.failed) == 0) /* partner: the engine, mct_rdma_poll() */
             return port;
     return NULL;
 }
@@ -538,7 +539,7 @@ void mct_rdma_port_fail(struct mct_rdma_device *d, struct mct_rdma_nic_port *por
 {
     struct mct_rdma_nic_pair *np;
 
-    if (port->port.failed != 0)
+    if (mcs_load_acquire(&port->port.failed) != 0) /* partner: the engine, mct_rdma_poll() */
         return;
     mcs_store_release(&port->port.failed, 1); /* the engine's look at its ports */
     for (np = d->pairs; np != NULL; np = np->next)
@@ -639,8 +640,9 @@ void mct_rdma_pair_reap(struct mct_rdma_device *d, bool all)
     while ((port = *at) != NULL) {
         next = port->next;
         if ((port->pairs == 0 &&
-             (port->ended || (port->port.failed != 0 && mcs_load_acquire(&port->port.engine) ==
-                                                            NULL))) || /* mct_rdma_port_put() */
+             (port->ended || (mcs_load_acquire(&port->port.failed) != 0 &&
+                              mcs_load_acquire(&port->port.engine) ==
+                                  NULL))) || /* partners: mct_rdma_poll(), mct_rdma_port_put() */
             (all && d->npairs == 0)) {
             if (destroy_port(d, port)) {
                 *at = next;

@@ -157,6 +157,8 @@ bool mct_rdma_poll(struct mct_rdma_poller *p)
                           n);
             blame(p);
             p->failed = true;
+            /* its thread makes a new one for the next pairs; partner: find_port(), mct_rdma_pair_reap() */
+            mcs_store_release(&p->port->failed, 1u);
         }
         for (int k = 0; k < n; k++) {
             if ((wc[k].wr_id & MCT_RDMA_RECEIVE) != 0)
