@@ -129,6 +129,10 @@ void mcd_net_close(struct mcd_engine *g)
     if (n == NULL || n->closing)
         return;
     n->closing = true; /* no task is told anything any more */
+    /* all at once, so that a device which hangs is waited for once */
+    for (struct mcd_route *r = n->routes; r != NULL; r = r->next)
+        for (unsigned i = 0; i < r->nrails; i++)
+            r->rails[i].ops->abort(r->rails[i].link, -ECANCELED);
     for (struct mcd_route *r = n->routes; r != NULL; r = r->next) {
         for (unsigned i = 0; i < r->nrails; i++)
             r->rails[i].ops->disconnect(r->rails[i].link);
@@ -354,8 +358,15 @@ int mcd_net_timeout(const struct mcd_engine *g)
     const struct mcd_net *n = g->net;
     uint64_t ticks = mcd_wheel_next(g->wheel, g->now), ms;
 
-    if (ticks == UINT64_MAX)
-        return n->active != NULL ? (int)(MCD_TICK_NS / 1000000) : -1;
+    if (ticks == UINT64_MAX) {
+        if (n->active != NULL)
+            return (int)(MCD_TICK_NS / 1000000);
+        /* a transport's own waits end, too, when nothing rings */
+        for (unsigned i = 0; n->enabled && i < n->n; i++)
+            if (n->nets[i].ops->pending(n->nets[i].t))
+                return SLEEP_MAX_MS;
+        return -1;
+    }
     ms = ticks / g->ticks_per_us / 1000 + 1;
     if (n->active != NULL && ms > MCD_TICK_NS / 1000000)
         ms = MCD_TICK_NS / 1000000;

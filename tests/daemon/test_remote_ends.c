@@ -322,3 +322,20 @@ Test(remote_ends, quiesce_is_over_in_spite_of_new_work)
             far_completes(&x, &d[i], 64);
     far_fini(&x);
 }
+
+/* What a transport still has under way may end by its own clock, with nothing that rings. */
+Test(remote_ends, sleep_is_short_while_a_transport_has_something)
+{
+    struct far x;
+
+    far_init(&x, 1);
+    for (unsigned i = 0; x.f.engine->net->active != NULL; i++) {
+        cr_assert_lt(i, 1000000u);
+        mcd_engine_turn(x.f.engine);
+    }
+    cr_assert_eq(mcd_net_timeout(x.f.engine), -1);
+    fake.slices++;
+    cr_assert_eq(mcd_net_timeout(x.f.engine), 1000);
+    fake.slices--;
+    far_fini(&x);
+}

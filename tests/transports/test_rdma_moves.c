@@ -457,3 +457,52 @@ Test(rdma_moves, ends_while_asleep)
     sleep_until(&f, &f.b, mct_rdma_ops.dismiss(f.b.t, &f.visitor) == 0);
     fix_fini(&f);
 }
+
+/* What was armed for connections that are gone meanwhile does not keep the engine awake. */
+Test(rdma_moves, sleeps_after_its_connections)
+{
+    struct fix f;
+    struct mct_slice s;
+
+    fix_init(&f, 1);
+    while (!mct_rdma_ops.arm(f.a.t))
+        ;
+    s = fix_slice(&f, MCT_WRITE, 0, 0, 4096);
+    cr_assert_eq(fix_post(&f, &s), 1u);
+    cr_assert(rings(&f.a));
+    fix_until(&f, f.a.done == 1);
+    mct_rdma_ops.abort(f.link, -ENETDOWN);
+    fix_until(&f, f.a.t->conns == NULL);
+    for (uint64_t end = fix_now() + FIX_WAIT_NS; !mct_rdma_ops.arm(f.a.t) || rings(&f.a);)
+        cr_assert_lt(fix_now(), end);
+    fix_fini(&f);
+}
+
+/* Completions carry 32 bits of a work request's number. */
+Test(rdma_moves, numbers_wrap_around)
+{
+    enum { SLICES = 40 };
+    struct fix f;
+    struct mct_slice s[SLICES];
+    struct mct_rdma_conn *c;
+
+    fix_init(&f, 1);
+    c = f.pa[0]->engine;
+    c->posted = c->known = UINT32_MAX - SLICES / 2;
+    for (unsigned round = 0; round < 2; round++) {
+        fake_pace(f.a.devices[0], FAKE_HELD);
+        for (unsigned i = 0; i < SLICES; i++) {
+            s[i] = fix_slice(&f, MCT_WRITE, i * 4096, i * 4096, 4096);
+            cr_assert_eq(fix_post(&f, &s[i]), 1u);
+        }
+        (void)fake_release(f.a.devices[0], SLICES / 2 + 5);
+        fix_until(&f, f.a.done == round * SLICES + SLICES / 2 + 5);
+        fake_pace(f.a.devices[0], FAKE_AT_ONCE);
+        fix_until(&f, f.a.done == (round + 1) * SLICES);
+        for (unsigned i = 0; i < SLICES; i++)
+            cr_assert(s[i].status == MCS_OK && fix_backs(&s[i]) == 1);
+    }
+    cr_assert_gt(c->posted, (uint64_t)UINT32_MAX);
+    fix_check_alive(&f);
+    fix_fini(&f);
+}

@@ -302,6 +302,65 @@ Test(rdma_quiet, disconnect_with_slices_out)
     fix_fini(&f);
 }
 
+/* The bytes of messages were copied: nobody waits for a device that still has them. */
+Test(rdma_quiet, disconnect_with_a_message_out)
+{
+    struct fix f;
+    char text[] = "text";
+    struct mct_slice s = fix_notice(text, 0, 4);
+
+    fix_init(&f, 1);
+    fake_pace(f.a.devices[0], FAKE_HELD);
+    cr_assert_eq(fix_post(&f, &s), 1u);
+    fake_block(FAKE_ANY, f.a.devices[0]);
+    mct_rdma_ops.disconnect(f.link);
+    f.link = NULL;
+    cr_assert(s.status == MCS_RAIL && !s.settled && fix_backs(&s) == 1);
+    cr_assert_eq(f.a.t->outstanding, 1u);
+    fake_unblock(f.a.devices[0]);
+    fix_until(&f, !mct_rdma_ops.pending(f.a.t));
+    cr_assert_eq(f.a.lost, 0u);
+    fix_fini(&f);
+}
+
+/* A device that hangs is waited for once, not once a link. */
+Test(rdma_quiet, disconnect_many_while_a_device_hangs)
+{
+    enum { LINKS = 5 };
+    struct fix f;
+    struct mct_slice s[LINKS];
+    struct mct_link *links[LINKS];
+    uint64_t began;
+
+    fix_init(&f, 0);
+    for (unsigned i = 0; i < LINKS; i++) {
+        unsigned n = fix_pair(&f, 0);
+        struct mct_conn conn = {.fd = -1, .pair = f.pb[n], .id = f.ids[n]};
+        struct mct_slice *list[1] = {&s[i]};
+
+        cr_assert_eq(mct_rdma_ops.serve(f.b.t, &conn, &f.visitor), 0);
+        conn.pair = f.pa[n];
+        cr_assert_eq(mct_rdma_ops.connect(f.a.t, &f, &links[i]), 0);
+        cr_assert_eq(mct_rdma_ops.adopt(links[i], &conn), 0);
+        fake_pace(f.a.devices[0], FAKE_HELD);
+        s[i] = fix_slice(&f, MCT_WRITE, i * 4096, i * 4096, 4096);
+        cr_assert_eq(mct_rdma_ops.post(links[i], list, 1), 1u);
+    }
+    fake_block(FAKE_ANY, f.a.devices[0]);
+    began = fix_now();
+    for (unsigned i = 0; i < LINKS; i++)
+        mct_rdma_ops.abort(links[i], -ECANCELED);
+    for (unsigned i = 0; i < LINKS; i++)
+        mct_rdma_ops.disconnect(links[i]);
+    cr_assert_lt(fix_now() - began, UINT64_C(9000000000), "two seconds, not ten");
+    cr_assert_eq(f.a.done, (unsigned)LINKS);
+    for (unsigned i = 0; i < LINKS; i++)
+        cr_assert(s[i].status == MCS_RAIL && !s[i].settled && fix_backs(&s[i]) == 1);
+    fake_unblock(f.a.devices[0]);
+    fix_until(&f, !mct_rdma_ops.pending(f.a.t));
+    fix_fini(&f);
+}
+
 /* From inside done() and lost(). */
 static void give_up(struct fix_side *side, struct mct_slice *s)
 {

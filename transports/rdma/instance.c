@@ -85,9 +85,10 @@ static bool rdma_arm(struct mct *t)
     drain_wake(t); /* before the look: what the nics' threads say later rings again */
     mct_rdma_look(t, true);
     for (struct mct_rdma_poller *p = t->pollers; p != NULL; p = p->next) {
+        /* also one that nobody uses any more: what it was armed for rings until it is taken */
+        mct_rdma_drain_channel(p);
         if (p->conns == 0)
             continue;
-        mct_rdma_drain_channel(p);
         /* it fails only where the device is lost, and its thread wakes the engine for that */
         (void)ibv_req_notify_cq(p->port->cq, 0);
     }
@@ -105,17 +106,29 @@ static bool rdma_pending(const struct mct *t)
 
 /* ---- links ----------------------------------------------------------------------- */
 
-/* Has the link a slice whose memory a device may still touch? */
-static bool is_out(const struct mct_link *link)
+/* Has the link a slice whose memory a device may still touch? Messages were copied. *since: when the end of the last one's
+ * connection began. */
+static bool is_out(const struct mct_link *link, uint64_t *since)
 {
-    for (unsigned i = 0; i < link->nconns; i++)
-        if (!link->conns[i]->drained && link->conns[i]->posted != link->conns[i]->known)
-            return true;
-    return false;
+    bool out = false;
+
+    *since = 0;
+    for (unsigned i = 0; i < link->nconns; i++) {
+        const struct mct_rdma_conn *c = link->conns[i];
+
+        for (uint64_t k = c->known; k != c->posted; k++)
+            if (c->ring[k % c->pair->depth].request != NULL) {
+                out = true;
+                *since = c->ended > *since ? c->ended : *since;
+                break;
+            }
+    }
+    return out;
 }
 
-/* Until all connections are freed, or those of one link are drained. Waits for the nics' threads alone, never for a
- * peer. False: one of them has not done it in time. */
+/* Until all connections are freed, or no slice of one link is out. Waits for the nics' threads alone, never for a
+ * peer. False: one of them has not done it in time: counted from when it was asked, so that a device that hangs
+ * does not hold up each link anew. */
 static bool finish(struct mct *t, const struct mct_link *link)
 {
     uint64_t began = mcs_ticks();
@@ -128,7 +141,7 @@ static bool finish(struct mct *t, const struct mct_link *link)
         (void)mct_rdma_deliver(t);
         if (link == NULL)
             (void)mct_rdma_reap(t);
-        if (link != NULL ? !is_out(link) : t->conns == NULL && t->doomed == NULL)
+        if (link != NULL ? !is_out(link, &began) : t->conns == NULL && t->doomed == NULL)
             return true;
         if (mcs_ticks() - began > FINISH_SECONDS * t->env.tick_hz)
             return false;
@@ -176,9 +189,10 @@ static void force_back(struct mct_rdma_conn *c)
 static void rdma_disconnect(struct mct_link *link)
 {
     struct mct *t = link->t;
+    uint64_t since;
 
     rdma_abort(link, -ECANCELED);
-    if (is_out(link) && !finish(t, link))
+    if (is_out(link, &since) && !finish(t, link))
         for (unsigned i = 0; i < link->nconns; i++)
             force_back(link->conns[i]);
     while (link->nconns != 0) {
