@@ -93,15 +93,19 @@ static inline uint64_t fix_now(void)
 static inline uint64_t fix_tick_hz(void)
 {
     static uint64_t hz;
-    uint64_t ns, ticks;
 
     if (hz != 0)
         return hz;
-    ns = fix_now();
-    ticks = mcs_ticks();
-    while (fix_now() - ns < 20000000)
-        ;
-    hz = (uint64_t)((double)(mcs_ticks() - ticks) * 1e9 / (double)(fix_now() - ns));
+    /* who stands still between two looks at the clocks counts too few: the most of some tries */
+    for (unsigned i = 0; i < 4; i++) {
+        uint64_t ns = fix_now(), ticks = mcs_ticks(), now;
+
+        while (fix_now() - ns < 5000000)
+            ;
+        ticks = mcs_ticks() - ticks;
+        now = (uint64_t)((double)ticks * 1e9 / (double)(fix_now() - ns));
+        hz = now > hz ? now : hz;
+    }
     return hz;
 }
 
