@@ -9,42 +9,43 @@
 static const struct check {
     const char *area, *name;
     void (*run)(struct doctor *d);
-    bool asked; /* runs only when its area is asked for */
+    bool (*wanted)(const struct doctor *d); /* also when its area is not asked for; NULL: always */
 } checks[] = {
-    {"agent", "configuration", doctor_check_config, false},
-    {"agent", "socket", doctor_check_path, false},
-    {"agent", "agent", doctor_check_alive, false},
-    {"agent", "other agents", doctor_check_others, false},
-    {"memory", "hugepages", doctor_check_hugepages, false},
-    {"memory", "memory", doctor_check_memory, false},
-    {"memory", "transparent hugepages", doctor_check_thp, false},
-    {"memory", "cgroup memory", doctor_check_cgroup_memory, false},
-    {"memory", "cgroup hugetlb", doctor_check_cgroup_hugetlb, false},
-    {"memory", "locked memory", doctor_check_memlock, false},
-    {"memory", "descriptors", doctor_check_nofile, false},
-    {"cpu", "NUMA", doctor_check_numa, false},
-    {"cpu", "engine cores", doctor_check_cores, false},
-    {"cpu", "isolation", doctor_check_isolation, false},
-    {"cpu", "governor", doctor_check_governor, false},
-    {"cpu", "cgroup cpu", doctor_check_cgroup_cpu, false},
-    {"cpu", "clock", doctor_check_clock, false},
-    {"kernel", "memfd", doctor_check_memfd, false},
-    {"kernel", "memfd of hugepages", doctor_check_hugetlb, false},
-    {"kernel", "populate", doctor_check_populate, false},
-    {"kernel", "membarrier", doctor_check_membarrier, false},
-    {"kernel", "io_uring", doctor_check_uring, false},
-    {"kernel", "pidfd", doctor_check_pidfd, false},
-    {"kernel", "other rights", doctor_check_rights, false},
-    {"host", "container", doctor_check_container, false},
-    {"host", "seccomp", doctor_check_seccomp, false},
-    {"cluster", "metadata", doctor_check_metadata, false},
-    {"rdma", "kernel", doctor_check_rdma_kernel, true},
-    {"rdma", "devices", doctor_check_rdma_devices, true},
-    {"rdma", "ports", doctor_check_rdma_ports, true},
-    {"rdma", "NUMA", doctor_check_rdma_numa, true},
-    {"rdma", "GPUs", doctor_check_rdma_gpus, true},
-    {"rdma", "locked memory", doctor_check_rdma_memlock, true},
-    {"rdma", "agent", doctor_check_rdma_agent, true},
+    {"agent", "configuration", doctor_check_config, NULL},
+    {"agent", "socket", doctor_check_path, NULL},
+    {"agent", "agent", doctor_check_alive, NULL},
+    {"agent", "other agents", doctor_check_others, NULL},
+    {"memory", "hugepages", doctor_check_hugepages, NULL},
+    {"memory", "memory", doctor_check_memory, NULL},
+    {"memory", "transparent hugepages", doctor_check_thp, NULL},
+    {"memory", "cgroup memory", doctor_check_cgroup_memory, NULL},
+    {"memory", "cgroup hugetlb", doctor_check_cgroup_hugetlb, NULL},
+    {"memory", "locked memory", doctor_check_memlock, NULL},
+    {"memory", "descriptors", doctor_check_nofile, NULL},
+    {"cpu", "NUMA", doctor_check_numa, NULL},
+    {"cpu", "engine cores", doctor_check_cores, NULL},
+    {"cpu", "isolation", doctor_check_isolation, NULL},
+    {"cpu", "governor", doctor_check_governor, NULL},
+    {"cpu", "cgroup cpu", doctor_check_cgroup_cpu, NULL},
+    {"cpu", "clock", doctor_check_clock, NULL},
+    {"kernel", "memfd", doctor_check_memfd, NULL},
+    {"kernel", "memfd of hugepages", doctor_check_hugetlb, NULL},
+    {"kernel", "populate", doctor_check_populate, NULL},
+    {"kernel", "membarrier", doctor_check_membarrier, NULL},
+    {"kernel", "io_uring", doctor_check_uring, NULL},
+    {"kernel", "pidfd", doctor_check_pidfd, NULL},
+    {"kernel", "other rights", doctor_check_rights, NULL},
+    {"host", "container", doctor_check_container, NULL},
+    {"host", "seccomp", doctor_check_seccomp, NULL},
+    {"cluster", "metadata", doctor_check_metadata, NULL},
+    {"rdma", "use", doctor_check_rdma_use, NULL},
+    {"rdma", "kernel", doctor_check_rdma_kernel, doctor_wants_rdma},
+    {"rdma", "devices", doctor_check_rdma_devices, doctor_wants_rdma},
+    {"rdma", "ports", doctor_check_rdma_ports, doctor_wants_rdma},
+    {"rdma", "NUMA", doctor_check_rdma_numa, doctor_wants_rdma},
+    {"rdma", "GPUs", doctor_check_rdma_gpus, doctor_wants_rdma},
+    {"rdma", "locked memory", doctor_check_rdma_memlock, doctor_wants_rdma},
+    {"rdma", "agent", doctor_check_rdma_agent, doctor_wants_rdma},
 };
 #define NCHECKS (sizeof(checks) / sizeof(checks[0]))
 
@@ -145,7 +146,8 @@ static void run_checks(struct doctor *d, const char *area)
 
         d->area = checks[i].area;
         d->check = checks[i].name;
-        if (area != NULL ? strcmp(area, d->area) == 0 : !checks[i].asked)
+        if (area != NULL ? strcmp(area, d->area) == 0
+                         : checks[i].wanted == NULL || checks[i].wanted(d))
             checks[i].run(d);
         else if (checks[i].run == doctor_check_alive) { /* whose limits others look at */
             checks[i].run(d);

@@ -114,7 +114,9 @@ void doctor_check_rights(struct doctor *d);
 /* doctor_host.c */
 void doctor_check_container(struct doctor *d);
 void doctor_check_seccomp(struct doctor *d);
-/* doctor_rdma.c */
+/* doctor_rdma.c: is RDMA worth a look where nobody asks for it? Where it is required, or there are devices for it. */
+bool doctor_wants_rdma(const struct doctor *d);
+void doctor_check_rdma_use(struct doctor *d);
 void doctor_check_rdma_kernel(struct doctor *d);
 void doctor_check_rdma_devices(struct doctor *d);
 void doctor_check_rdma_ports(struct doctor *d);

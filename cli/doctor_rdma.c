@@ -91,6 +91,43 @@ static int wanted_gid(const struct choice *c)
                                                             : -1;
 }
 
+/* ---- is it used? ---------------------------------------------------------------------- */
+
+/* NULL, or the setting by which no device is opened. */
+static const char *idle_by(const struct doctor *d)
+{
+    if (strcmp(doctor_setting(d, "peer.listen"), "off") == 0)
+        return "[peer] listen = off";
+    if (strcmp(doctor_setting(d, "rdma.enable"), "off") == 0)
+        return "[rdma] enable = off";
+    return NULL;
+}
+
+static size_t device_count(const struct doctor *d)
+{
+    char sys[512], names[MCT_SYSFS_DEVICES_MAX][MCT_SYSFS_NAME_MAX];
+
+    return mct_sysfs_devices(sys_of(d, sys, sizeof(sys)), names, MCT_SYSFS_DEVICES_MAX);
+}
+
+bool doctor_wants_rdma(const struct doctor *d)
+{
+    return strcmp(doctor_setting(d, "rdma.enable"), "require") == 0 ||
+           (idle_by(d) == NULL && device_count(d) != 0);
+}
+
+void doctor_check_rdma_use(struct doctor *d)
+{
+    const char *setting = idle_by(d);
+    size_t n = device_count(d);
+
+    if (n != 0 && setting != NULL)
+        doctor_say(d, DOCTOR_NOTE, NULL,
+                   "%zu RDMA device%s: not used with this configuration, which has %s; `mcshm "
+                   "doctor rdma` looks at them",
+                   n, n == 1 ? "" : "s", setting);
+}
+
 /* ---- kernel ------------------------------------------------------------------------- */
 
 /* PCI functions that would have an RDMA device with their driver loaded. */
@@ -197,6 +234,21 @@ static bool may_open(const struct user *u, const struct stat *st)
     return (st->st_mode & 0006) == 0006;
 }
 
+/* Has the agent a /dev of its own, without the file? Not known (false) to those who may not look into it. */
+static bool hidden_from_agent(const struct doctor *d, const char *uverbs)
+{
+    char path[600];
+
+    if (d->agent_pid == 0)
+        return false;
+    snprintf(path, sizeof(path), "%s/proc/%u/root/dev", d->root, d->agent_pid);
+    if (access(path, X_OK) != 0)
+        return false;
+    snprintf(path, sizeof(path), "%s/proc/%u/root/dev/infiniband/%s", d->root, d->agent_pid,
+             uverbs);
+    return access(path, F_OK) != 0 && errno == ENOENT;
+}
+
 static void check_file(struct doctor *d, const struct mct_sysfs_device *dev)
 {
     char path[600], remedy[400];
@@ -213,6 +265,15 @@ static void check_file(struct doctor *d, const struct mct_sysfs_device *dev)
                    "in a container pass it (--device /dev/infiniband, docs/rdma.md); on a host "
                    "udevadm trigger makes it",
                    "%s: its file %s: %s", dev->name, path, strerror(errno));
+        return;
+    }
+    if (hidden_from_agent(d, dev->uverbs)) {
+        doctor_say(d, harm(d),
+                   "systemctl edit mcshmd: [Service] PrivateDevices=no, DeviceAllow="
+                   "char-infiniband_verbs rw; a container takes --device /dev/infiniband "
+                   "(docs/rdma.md)",
+                   "%s: %s is there, but not for the agent, whose unit or container hides it",
+                   dev->name, path);
         return;
     }
     g = getgrgid(st.st_gid);
@@ -628,7 +689,8 @@ void doctor_check_rdma_nics(struct doctor *d, const cJSON *answer)
                    n == 0 || strcmp(text_of(answer, "enable"), "off") == 0
                        ? NULL
                        : "RDMA takes [peer] listen; a device that came after the agent's start "
-                         "takes a restart",
+                         "takes a restart, each kind of device its driver for libibverbs (package "
+                         "ibverbs-providers)",
                    "the agent uses no RDMA device ([rdma] enable = %s)", text_of(answer, "enable"));
     cJSON_ArrayForEach(o, nics)
     {

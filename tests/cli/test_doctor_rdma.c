@@ -87,6 +87,35 @@ Test(doctor_rdma, no_device)
     cr_assert_eq(d.nfindings, 0);
 }
 
+/* Asked for nothing in particular, the doctor looks at RDMA where it is required or there are devices for it. */
+Test(doctor_rdma, where_nobody_asks)
+{
+    set("rdma.enable", "auto");
+    set("peer.listen", "0.0.0.0:9420");
+    cr_assert_not(doctor_wants_rdma(&d));
+    card();
+    cr_assert(doctor_wants_rdma(&d));
+    doctor_check_rdma_use(&d);
+    cr_assert_eq(d.nfindings, 0);
+    snprintf(d.settings[0].value, sizeof(d.settings[0].value), "off");
+    cr_assert_not(doctor_wants_rdma(&d));
+    expect(doctor_check_rdma_use, 0, DOCTOR_NOTE, "1 RDMA device: not used");
+    cr_assert_not_null(strstr(d.findings[0].what, "[rdma] enable = off"), "%s", d.findings[0].what);
+    snprintf(d.settings[0].value, sizeof(d.settings[0].value), "auto");
+    snprintf(d.settings[1].value, sizeof(d.settings[1].value), "off");
+    cr_assert_not(doctor_wants_rdma(&d));
+    expect(doctor_check_rdma_use, 0, DOCTOR_NOTE, "[peer] listen = off");
+}
+
+Test(doctor_rdma, where_nobody_asks_and_it_is_required)
+{
+    set("rdma.enable", "require");
+    set("peer.listen", "0.0.0.0:9420");
+    cr_assert(doctor_wants_rdma(&d));
+    doctor_check_rdma_use(&d);
+    cr_assert_eq(d.nfindings, 0);
+}
+
 Test(doctor_rdma, drivers)
 {
     card();
@@ -155,6 +184,24 @@ Test(doctor_rdma, file_is_not_there)
     unlink(path);
     expect(doctor_check_rdma_devices, 1, DOCTOR_WARN, "No such file");
     cr_assert_not_null(strstr(d.findings[1].remedy, "--device"), "%s", d.findings[1].remedy);
+}
+
+/* The host has it, the agent's own /dev does not: a unit with PrivateDevices=yes. */
+Test(doctor_rdma, file_that_the_agent_does_not_see)
+{
+    card();
+    d.agent_pid = 7;
+    put("/proc/7/status",
+        "Uid:\t1000\t1000\t1000\t1000\nGid:\t1000\t1000\t1000\t1000\nGroups:\t\n");
+    file_mode("/dev/infiniband/uverbs0", 0666);
+    expect(doctor_check_rdma_devices, 1, DOCTOR_OK,
+           "the agent may open"); /* whose /dev nobody may look into */
+    put("/proc/7/root/dev/null", "");
+    expect(doctor_check_rdma_devices, 1, DOCTOR_WARN, "but not for the agent");
+    cr_assert_not_null(strstr(d.findings[1].remedy, "PrivateDevices=no"), "%s",
+                       d.findings[1].remedy);
+    put("/proc/7/root/dev/infiniband/uverbs0", "");
+    expect(doctor_check_rdma_devices, 1, DOCTOR_OK, "the agent may open");
 }
 
 /* Its mode allows it, yet it cannot be opened: as in a container without the device. */

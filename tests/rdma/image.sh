@@ -56,6 +56,7 @@ fetch() {
     name=$(package)
     [ -n "$name" ] || fail "apt knows no $kernel"
     version=${name#linux-image-}
+    echo "fetching $name into $cache; once, some 70 MB" >&2
     mkdir "$new/get"
     (
         cd "$new/get"
@@ -80,6 +81,7 @@ fetch() {
 # busybox, what leads to the host's files over 9p, and guest-init
 initramfs() {
     local version file
+    echo "making $cache/initrd" >&2
     version=$(cat "$cache/version")
     new=$(mktemp -d)
     mkdir "$new"/{bin,m,proc,sys,dev,lower,rw,new}

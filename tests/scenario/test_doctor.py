@@ -142,6 +142,12 @@ equal((p.returncode, [f["severity"] for f in json.loads(p.stdout)["findings"]]),
 listener.close()
 says(doctor("cluster", code=0), "metadata", "ok", "needs no service")
 
+# RDMA that is required is looked at without being asked for
+with open(ini, "w") as f:
+    f.write(PEER % alive + "[rdma]\nenable = require\n")
+d = json.loads(mcshm("--json", "doctor", "--config", ini).stdout)
+check(any(f["area"] == "rdma" and f["check"] == "kernel" for f in d["findings"]), d)
+
 # usage
 for words in (["doctor", "nonsense"], ["doctor", "--config"], ["status", "--config", "x"], ["doctor", "cpu", "more"]):
     p = mcshm(*words)

@@ -36,6 +36,16 @@ if shutil.which("systemd-analyze"):
     equal(run("systemd-analyze", "verify", "--man=no", unit).strip(), "", "systemd-analyze verify")
     # 20: an exposure of 2.0; the unit's own is told by docs/packaging.md
     run("systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", unit)
+    # what docs/rdma.md tells to add for RDMA devices
+    with open(os.path.join(ROOT, "docs/rdma.md")) as f:
+        lines = re.search(r"```ini\n(\[Service\]\n.*?)```", f.read(), re.S)[1]
+    os.mkdir(unit + ".d")
+    with open(unit + ".d/rdma.conf", "w") as f:
+        f.write(lines)
+    equal(run("systemd-analyze", "verify", "--man=no", unit).strip(), "", "systemd-analyze verify, with RDMA")
+    text = run("systemd-analyze", "security", "--offline=true", "--threshold=25", "--no-pager", unit)
+    check("char-infiniband_verbs:rw" in text, text)
+    shutil.rmtree(unit + ".d")
 else:
     print("systemd-analyze is not there: the unit was parsed, not verified")
 if shutil.which("systemd-sysusers") and shutil.which("systemd-tmpfiles") and os.getuid() == 0:

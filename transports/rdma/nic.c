@@ -294,9 +294,9 @@ static void explain_open(const struct ibv_device *device, int error, char *why, 
         error = EACCES;
     if (stat(path, &st) != 0 && errno == ENOENT)
         snprintf(why, size,
-                 "%s is not there; a container needs the device (--device=%s), a host the module "
-                 "ib_uverbs",
-                 path, path);
+                 "%s is not there; a container needs --device /dev/infiniband, a systemd unit "
+                 "PrivateDevices=no (docs/rdma.md), a host the module ib_uverbs",
+                 path);
     else if (error == EACCES || error == EPERM)
         snprintf(why, size,
                  "no permission to open %s (owner %u, group %u, mode %03o): put the agent's user "
