@@ -44,6 +44,14 @@ struct mct *mcd_pair_instance(const struct mcd_engine *g)
     return g->net == NULL ? NULL : mcd_net_find(g->net, &mct_rdma_ops);
 }
 
+const char *mcd_pair_why(int res)
+{
+    return res == -EBUSY ? "the RDMA device has not made the queue pairs that it was asked for "
+                           "before: it hangs, or the host "
+                           "asks for too many; see the kernel's log, lower [rdma] queue_pairs"
+                         : strerror(-res);
+}
+
 void mcd_pair_end_write(const struct mct_rdma_end *e, Mcd__End *m)
 {
     mcd__end__init(m);
@@ -316,7 +324,7 @@ static void take(struct mcd_peer *p, const struct mcd_wire_header *h, const Mcd_
     v->adopting++;
     res = mct_rdma_pair_create(a->rdma, (unsigned)nic, instance, x->conn, created, x, &x->pair);
     if (res != 0)
-        give_up(x, MCS_LOCAL_RESOURCE, strerror(-res));
+        give_up(x, MCS_LOCAL_RESOURCE, mcd_pair_why(res));
 }
 
 void mcd_pair_on_pair(struct mcd_peer *p, const struct mcd_wire_header *h, const uint8_t *m,

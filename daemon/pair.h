@@ -18,6 +18,8 @@ struct mcd_way;
 
 /* The engine's instance of RDMA; NULL: it has none. */
 struct mct *mcd_pair_instance(const struct mcd_engine *g);
+/* Why mct_rdma_pair_create() did not take a request. */
+const char *mcd_pair_why(int res);
 /* *m points into *e. */
 void mcd_pair_end_write(const struct mct_rdma_end *e, Mcd__End *m);
 /* False: it makes no sense. */

@@ -249,6 +249,67 @@ Test(rdma_pairs, a_peer_that_is_not_there_holds_up_no_other)
     end();
 }
 
+/* Those that are given up before a thread has begun with them go at once: others do not stand behind them. */
+Test(rdma_pairs, what_is_given_up_waits_for_no_peer, .timeout = 60)
+{
+    struct mct_rdma_pair *p[12], *q;
+    struct answer a = {0};
+    struct fake_device *d;
+
+    fake_reset();
+    d = fake_add("fake0");
+    begin();
+    q = new_pair(0);
+    for (int i = 0; i < 12; i++)
+        p[i] = new_pair(0);
+    fake_block(FAKE_MODIFY_QP, d);
+    for (int i = 0; i < 12; i++)
+        mct_rdma_pair_connect(p[i], mct_rdma_pair_end(q), answered, &a);
+    cr_assert(fake_await_blocked(d, 4));
+    for (int i = 4; i < 12; i++)
+        mct_rdma_pair_destroy(p[i]);
+    AWAIT(fake_count(FAKE_QP, d) == 5);
+    fake_unblock(d);
+    AWAIT(a.count == 4);
+    for (int i = 0; i < 4; i++)
+        mct_rdma_pair_destroy(p[i]);
+    mct_rdma_pair_destroy(q);
+    AWAIT(fake_count(FAKE_QP, d) == 0);
+    end();
+    cr_assert_eq(a.count, 4);
+}
+
+/* However often one is asked for while the device hangs, no more than so many wait. */
+Test(rdma_pairs, a_device_that_hangs_gathers_no_end_of_requests, .timeout = 60)
+{
+    static struct mct_rdma_pair *p[MCT_RDMA_BACKLOG + 1];
+    struct mct_rdma_pair *q;
+    struct answer a = {0};
+    struct fake_device *d;
+    unsigned n = 0;
+
+    fake_reset();
+    d = fake_add("fake0");
+    d->attr.max_qp = 16;
+    begin();
+    fake_block(FAKE_CREATE_QP, d);
+    while (n <= MCT_RDMA_BACKLOG &&
+           mct_rdma_pair_create(rdma, 0, instance, n + 1, answered, &a, &p[n]) == 0)
+        n++;
+    cr_assert_eq(n, MCT_RDMA_BACKLOG);
+    for (unsigned i = 0; i < n; i++) /* they are taken in all the same */
+        mct_rdma_pair_destroy(p[i]);
+    cr_assert_eq(mct_rdma_pair_create(rdma, 0, instance, 1, answered, &a, &q), -EBUSY);
+    cr_assert_null(q);
+    fake_unblock(d);
+    AWAIT(mct_rdma_pair_create(rdma, 0, instance, 1, answered, &a, &q) == 0);
+    AWAIT(a.count == 1);
+    cr_assert_eq(a.res, 0, "%s", a.text);
+    mct_rdma_pair_destroy(q);
+    AWAIT(fake_count(FAKE_QP, d) == 0);
+    end();
+}
+
 Test(rdma_pairs, one_that_is_being_connected_when_its_device_is_lost_is_not_connected)
 {
     struct mct_rdma_pair *p, *q;
@@ -288,12 +349,12 @@ Test(rdma_pairs, the_agent_may_end_while_one_is_connected, .timeout = 60)
     for (int i = 0; i < 8; i++)
         p[i] = new_pair(0);
     fake_block(FAKE_MODIFY_QP, d);
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++)
         mct_rdma_pair_connect(p[i], mct_rdma_pair_end(q), answered, &a);
-        mct_rdma_pair_destroy(p[i]);
-    }
-    mct_rdma_pair_destroy(q);
     cr_assert(fake_await_blocked(d, 4));
+    for (int i = 0; i < 8; i++)
+        mct_rdma_pair_destroy(p[i]);
+    mct_rdma_pair_destroy(q);
     fake_unblock(d);
     end();
     cr_assert_eq(a.count, 0);

@@ -272,6 +272,8 @@ void mct_rdma_worker_init(struct mct_rdma_worker *w, struct mct_rdma_device *d);
 int mct_rdma_worker_start(struct mct_rdma_worker *w, unsigned n, const char *name);
 void mct_rdma_worker_fini(struct mct_rdma_worker *w); /* its threads have ended */
 void mct_rdma_worker_put(struct mct_rdma_worker *w, struct mct_rdma_job *j);
+/* Takes one back that no thread has begun with; false: it is not there. */
+bool mct_rdma_worker_drop(struct mct_rdma_worker *w, const struct mct_rdma_job *j);
 
 /* memory.c, workers */
 void mct_rdma_register(struct mct_rdma_device *d, struct mct_rdma_job *j);

@@ -694,6 +694,9 @@ void mct_rdma_pair_job(struct mct_rdma_device *d, struct mct_rdma_job *j)
         break;
     default: /* PAIR_DESTROY */
         np->dropping = true;
+        /* nobody waits behind a look for a peer that is of no use any more */
+        if (np->moving && mct_rdma_worker_drop(&d->connecting, &np->job))
+            np->moving = false;
         if (!np->moving && destroy_qp(d, np))
             tell_gone(d, np);
         break;
@@ -706,10 +709,16 @@ int mct_rdma_pair_create(struct mct_rdma *r, unsigned nic, struct mct *instance,
                          mct_rdma_done *done, void *context, struct mct_rdma_pair **out)
 {
     struct mct_rdma_nic_pair *np;
+    uint64_t backlog;
 
     *out = NULL;
     if (nic >= r->ndevices)
         return -EINVAL;
+    pthread_mutex_lock(&r->lock);
+    backlog = r->devices[nic]->posted - r->devices[nic]->handled;
+    pthread_mutex_unlock(&r->lock);
+    if (backlog >= MCT_RDMA_BACKLOG)
+        return -EBUSY;
     np = calloc(1, sizeof(*np));
     if (np == NULL)
         return -ENOMEM;

@@ -171,9 +171,12 @@ struct mct_rdma_keys {
 
 /* ---- pairs ----------------------------------------------------------------------- */
 
+#define MCT_RDMA_BACKLOG 4096u
+
 /*
  * Makes a queue pair on a nic for an engine's instance, in INIT, and with it what the instance needs of
- * this nic. done 0: own end in *out's mct_rdma_pair_end(). *out is the caller's from the start; after
+ * this nic. -EINVAL: no such nic; -ENOMEM; -EBUSY: its thread has not come to the last MCT_RDMA_BACKLOG requests yet, so the
+ * device hangs, or nearly. done 0: own end in *out's mct_rdma_pair_end(). *out is the caller's from the start; after
  * `done` it goes to mct_rdma_pair_destroy(), or, once connected, into mct_ops.adopt() or .serve().
  */
 int mct_rdma_pair_create(struct mct_rdma *r, unsigned nic, struct mct *instance, uint64_t conn,

@@ -23,6 +23,23 @@ void mct_rdma_worker_put(struct mct_rdma_worker *w, struct mct_rdma_job *j)
     pthread_mutex_unlock(&w->device->rdma->lock);
 }
 
+bool mct_rdma_worker_drop(struct mct_rdma_worker *w, const struct mct_rdma_job *j)
+{
+    struct mct_rdma_jobs rest = {NULL, NULL};
+    struct mct_rdma_job *k;
+    bool found = false;
+
+    pthread_mutex_lock(&w->device->rdma->lock);
+    while ((k = mct_rdma_jobs_take(&w->jobs)) != NULL) {
+        found = found || k == j;
+        if (k != j)
+            mct_rdma_jobs_put(&rest, k);
+    }
+    w->jobs = rest;
+    pthread_mutex_unlock(&w->device->rdma->lock);
+    return found;
+}
+
 /* The first job that is due; else *wait is when the next one is. */
 static struct mct_rdma_job *take_due(struct mct_rdma_jobs *q, uint64_t now, uint64_t *wait)
 {
