@@ -117,6 +117,7 @@ struct mcd_task {
     bool carried;         /* slices have come through: */
     uint8_t tier, path;   /* slowest of what carried them; before that, what is tried */
     int8_t node;          /* NUMA, of the memory here; -1 unknown */
+    uint32_t unfit;       /* rails, a bit each, that could not carry a slice of it */
 };
 
 struct mcd_queue {

@@ -82,8 +82,9 @@ struct mcd_route {
     unsigned best;   /* tier of the best rails, working or not */
     uint64_t attached_at;
     uint64_t detached_at;
-    bool fallen;              /* a lower tier has carried something since the best worked last */
-    bool hold_strict;         /* no rail of the best tier works */
+    bool fallen;      /* a lower tier has carried something since the best worked last */
+    bool hold_strict; /* no rail of the best tier works */
+    uint32_t full;    /* tiers without room in this turn, a bit each; not that of fresh tasks */
     uint64_t best_down_since; /* ns; 0: one does */
     bool attached, detached, dirty, active, wants_told;
     enum mcs_status verdict;
@@ -180,6 +181,8 @@ void mcd_route_show(struct mcd_engine *g, struct mcd_route *r);
 
 /* A WRITE came back from a lost connection without an answer. False: there are too many. */
 bool mcd_route_unsettled(struct mcd_route *r, unsigned rail, uint64_t conn);
+/* Does its end at the peer wait to be confirmed? */
+bool mcd_route_is_unsettled(const struct mcd_route *r, uint64_t conn);
 /* Is there more than one living connection? */
 bool mcd_route_has_ways(const struct mcd_route *r);
 /* A WRITE was called back from a connection before its answer came: if that connection is lost, it is
@@ -203,6 +206,8 @@ struct mcd_wish {
 };
 /* The rail for it; NULL: none for now. */
 struct mcd_route_rail *mcd_schedule_rail(struct mcd_route *r, struct mcd_wish *w, uint64_t now);
+/* May a slice more of the task be cut? Not where others of it wait for room on the only rails that take them. */
+bool mcd_schedule_may_cut(const struct mcd_route *r, const struct mcd_task *t, uint64_t now);
 /* Posts what may go. True when something did. */
 bool mcd_schedule(struct mcd_engine *g, struct mcd_route *r);
 

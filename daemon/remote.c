@@ -418,7 +418,8 @@ struct mcd_task *mcd_remote_next(struct mcd_engine *g, struct mcd_lane *l, unsig
             if (*check_budget == 0)
                 return NULL;
         } else if ((!hold_writes || (t->desc.op == MCS_OP_READ && t->phase == MCD_MOVE)) &&
-                   (!l->route->hold_strict || (t->desc.flags & MCS_DESC_STRICT) == 0)) {
+                   (!l->route->hold_strict || (t->desc.flags & MCS_DESC_STRICT) == 0) &&
+                   mcd_schedule_may_cut(l->route, t, g->net->now)) {
             return t;
         }
         slot = next;

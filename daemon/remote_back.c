@@ -103,10 +103,12 @@ static void canceled(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice 
         return;
     }
     /* Its connection ends, so that nothing written later over another one is overtaken; where it is the
-     * only one, order does the same. A queue pair ends by itself, but for notifications. */
-    if (open && mcd_route_has_ways(r) &&
-        ((can & MCT_CAP_KILL) != 0 ||
-         ((can & MCT_CAP_KILL_BY_AGENT) != 0 && s->s.op == MCT_NOTIFY)))
+     * only one, order does the same. A queue pair ends by itself, but for notifications: there WRITEs wait for its end
+     * since mcd_route_doubt() said so, whatever has become of the other ways. */
+    if (open &&
+        ((can & MCT_CAP_KILL) != 0 ? mcd_route_has_ways(r)
+                                   : (can & MCT_CAP_KILL_BY_AGENT) != 0 && s->s.op == MCT_NOTIFY &&
+                                         mcd_route_is_unsettled(r, s->s.conn)))
         mcd_route_abort(g, r, s->rail, -ECANCELED);
     t->unsettled = t->unsettled || open;
     mcd_remote_drop(g, t, s);
@@ -156,6 +158,7 @@ static bool elsewhere(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice
     }
     if (!has_rail(r, s))
         return false;
+    t->unfit |= s->unfit;
     again(g, s);
     return true;
 }

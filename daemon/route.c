@@ -295,13 +295,20 @@ void mcd_route_tick(struct mcd_engine *g, struct mcd_route *r, bool late)
 
 /* ---- lost connections ------------------------------------------------------------ */
 
+bool mcd_route_is_unsettled(const struct mcd_route *r, uint64_t conn)
+{
+    for (unsigned i = 0; i < r->nunsettled; i++)
+        if (r->unsettled[i].conn == conn)
+            return true;
+    return false;
+}
+
 bool mcd_route_unsettled(struct mcd_route *r, unsigned rail, uint64_t conn)
 {
     bool by_agent = (r->rails[rail].ops->capabilities & MCT_CAP_KILL_BY_AGENT) != 0;
 
-    for (unsigned i = 0; i < r->nunsettled; i++)
-        if (r->unsettled[i].conn == conn)
-            return true;
+    if (mcd_route_is_unsettled(r, conn))
+        return true;
     if (r->nunsettled == MCD_UNSETTLED)
         return false;
     r->unsettled[r->nunsettled] = (struct mcd_unsettled){.conn = conn, .by_agent = by_agent};

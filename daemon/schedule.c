@@ -158,26 +158,43 @@ static void charge(struct mcd_engine *g, struct mcd_lane *l, unsigned class, uin
                      length > MCD_PIECE_COST ? length : MCD_PIECE_COST, g->net->ticks);
 }
 
+static void count_fallback(struct mcd_engine *g, struct mcd_route *r,
+                           const struct mcd_route_rail *rr, unsigned slices, uint64_t bytes)
+{
+    mcs_count(&g->counters.fallback_slices, slices);
+    mcs_count(&g->counters.fallback_bytes, bytes);
+    if (!r->fallen)
+        mcd_log_limited(MCD_LOG_WARNING,
+                        "engine %u, peer %s: %s carries what no faster rail can now", g->o.id,
+                        r->o.peer, rr->ops->name);
+    r->fallen = true;
+}
+
 /* Gives the transport what was gathered; what it does not take is to be sent again. */
 static void flush(struct mcd_engine *g, struct mcd_route *r, struct mcd_route_rail *rr)
 {
     unsigned n = rr->ngather, taken;
+    uint64_t bytes = 0;
 
     if (n == 0)
         return;
     rr->ngather = 0;
+    for (unsigned i = 0; i < n; i++) /* before they are the transport's */
+        bytes += rr->gather[i]->length;
     taken = rr->ops->post(rr->link, rr->gather, n);
-    if (taken >= n)
-        return;
     for (unsigned i = n; i-- > taken;) {
         struct mcd_slice *s = rr->gather[i]->owner;
 
+        bytes -= s->s.length;
         mcd_rail_returned(&rr->rail, s->s.length, g->net->now);
         s->out = false;
         mcd_slice_list_prepend(&r->again[s->class][s->s.op != MCT_READ], s);
         r->waiting += s->s.length;
     }
-    rr->rail.room = rr->rail.out;
+    if (taken < n)
+        rr->rail.room = rr->rail.out;
+    if (taken != 0 && rr->tier != r->best)
+        count_fallback(g, r, rr, taken, bytes);
 }
 
 static void gather(struct mcd_engine *g, struct mcd_route *r, struct mcd_route_rail *rr,
@@ -190,15 +207,6 @@ static void gather(struct mcd_engine *g, struct mcd_route *r, struct mcd_route_r
         mcs_count(&g->counters.moved_over, 1);
     }
     s->failed = false;
-    if (rr->tier != r->best) {
-        mcs_count(&g->counters.fallback_slices, 1);
-        mcs_count(&g->counters.fallback_bytes, s->s.length);
-        if (!r->fallen)
-            mcd_log_limited(MCD_LOG_WARNING,
-                            "engine %u, peer %s: %s carries what no faster rail can now", g->o.id,
-                            r->o.peer, rr->ops->name);
-        r->fallen = true;
-    }
     s->rail = (uint8_t)index;
     s->posted = g->net->now;
     s->s.settled = true;
@@ -219,10 +227,23 @@ static bool is_strict(const struct mcd_task *t)
 /* Has it what it waits for: a description that was asked for, a rail that may carry it? */
 static bool may_go(const struct mcd_route *r, struct mcd_slice *s, uint64_t now)
 {
+    unsigned tier;
+
     if (s->awaits && !mcd_remote_is_fresh(s))
         return false;
     s->awaits = false;
-    return mcd_route_tier(r, s->unfit, is_strict(s->task), now) != MCD_NO_TIER;
+    tier = mcd_route_tier(r, s->unfit, is_strict(s->task), now);
+    return tier != MCD_NO_TIER && (r->full >> tier & 1) == 0;
+}
+
+bool mcd_schedule_may_cut(const struct mcd_route *r, const struct mcd_task *t, uint64_t now)
+{
+    unsigned tier;
+
+    if (t->unfit == 0 || t->phase != MCD_MOVE)
+        return true;
+    tier = mcd_route_tier(r, t->unfit, is_strict(t), now);
+    return tier == MCD_NO_TIER ? t->nslices == 0 : (r->full >> tier & 1) == 0;
 }
 
 /* The first slice that is to be sent again, of the highest class; NULL: none can be. */
@@ -235,6 +256,13 @@ static struct mcd_slice *again_slice(struct mcd_route *r, bool hold, uint64_t no
             for (unsigned i = 0; s != NULL && i < LOOKS; i++, s = s->again_next)
                 if (may_go(r, s, now))
                     return s;
+            /* those behind get their look, too: what waits for a better rail holds up nobody */
+            for (unsigned i = 0; s != NULL && i < LOOKS; i++) {
+                struct mcd_slice *first = r->again[c][w].head;
+
+                mcd_slice_list_remove(&r->again[c][w], first);
+                mcd_slice_list_append(&r->again[c][w], first);
+            }
         }
     return NULL;
 }
@@ -250,6 +278,7 @@ bool mcd_schedule(struct mcd_engine *g, struct mcd_route *r)
     if (hold)
         mcd_route_ask_kills(g, r);
     r->hold_strict = mcd_route_tier(r, 0, true, now) == MCD_NO_TIER;
+    r->full = 0;
     r->shares.turn++;
     mcd_lanes_loosen(r);
     while (n < BURST) {
@@ -277,8 +306,14 @@ bool mcd_schedule(struct mcd_engine *g, struct mcd_route *r)
             wish.strict = is_strict(s->task);
             wish.node = s->task->node;
             rr = mcd_schedule_rail(r, &wish, now);
-            if (rr == NULL)
-                break;
+            if (rr == NULL) {
+                unsigned tier = mcd_route_tier(r, wish.unfit, wish.strict, now);
+
+                if (tier == mcd_route_tier(r, 0, false, now))
+                    break;
+                r->full |= 1u << tier; /* it waits, and holds up nobody on better rails */
+                continue;
+            }
             r->passed = 0;
             class = s->class;
             mcd_slice_list_remove(&r->again[class][s->s.op != MCT_READ], s);

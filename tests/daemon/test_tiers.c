@@ -23,6 +23,13 @@ static struct mcs_desc push(struct far *x, uint8_t op, uint32_t slot, uint64_t a
     return d;
 }
 
+/* No answer for long, and no rail is called silent for that: deadlines go by real time, silence by simulated time. */
+static void answer_late(struct far *x, unsigned rail)
+{
+    far_link(x, rail)->latency = 10000000000;
+    x->route->rails[rail].rail.silence_ns = UINT64_MAX;
+}
+
 static void lose(struct far *x, unsigned rail)
 {
     fake_lose(far_link(x, rail), far_link(x, rail)->conns[0], -ECONNRESET);
@@ -81,6 +88,24 @@ Test(tiers, a_slower_one_takes_over_and_that_is_counted)
     far_fini(&x);
 }
 
+/* What a link does not take at once is counted when it takes it. */
+Test(tiers, what_a_full_link_gives_back_is_counted_once)
+{
+    struct mcs_desc d;
+    struct far x;
+
+    begin(&x, 1, false);
+    lose(&x, 0);
+    cr_assert_eq(confirm(&x), 1u);
+    far_link(&x, 1)->max_out = 1;
+    d = push(&x, MCS_OP_WRITE, 0, 0, MiB, 0);
+    far_completes_over(&x, &d, MiB, MCS_PATH_TCP);
+    cr_assert_gt(far_link(&x, 1)->posted, 1u);
+    cr_assert_eq(x.f.engine->counters.fallback_slices, far_link(&x, 1)->posted);
+    cr_assert_eq(x.f.engine->counters.fallback_bytes, MiB);
+    far_fini(&x);
+}
+
 Test(tiers, the_path_is_that_of_the_slowest)
 {
     struct far x;
@@ -95,6 +120,30 @@ Test(tiers, the_path_is_that_of_the_slowest)
     far_completes_over(&x, &d, MiB, MCS_PATH_TCP);
     cr_assert_gt(far_link(&x, 1)->moved, 0u);
     cr_assert_lt(far_link(&x, 1)->moved, MiB);
+    far_fini(&x);
+}
+
+/* However many wait for the best rail, those behind them go over another one. */
+Test(tiers, many_strict_ones_hold_up_nobody)
+{
+    struct mcs_desc strict[100], d = {0};
+    struct far x;
+
+    begin(&x, 1, false);
+    far_link(&x, 0)->latency = 1000000000;
+    for (unsigned i = 0; i < 101; i++) {
+        struct mcs_desc one = push(&x, MCS_OP_READ, i, 0, 64, i < 100 ? MCS_DESC_STRICT : 0);
+
+        if (i < 100)
+            strict[i] = one;
+        else
+            d = one;
+        far_until_out(&x, i + 1);
+    }
+    lose(&x, 0);
+    far_completes_over(&x, &d, 64, MCS_PATH_TCP);
+    for (unsigned i = 0; i < 100; i++)
+        cr_assert(!far_ended(&x, &strict[i]));
     far_fini(&x);
 }
 
@@ -202,6 +251,30 @@ Test(tiers, what_is_not_registered_goes_elsewhere)
     d = push(&x, MCS_OP_WRITE, 0, 0, 4096, 0);
     far_completes_over(&x, &d, 4096, MCS_PATH_TCP);
     cr_assert_arr_eq(fake.memory, x.f.local.map, 4096);
+    far_fini(&x);
+}
+
+/* Who has only the slower rails holds up nobody on the better ones, and is not cut to pieces that wait for room. */
+Test(tiers, what_waits_for_a_slower_rail_waits_alone)
+{
+    struct mcs_desc slow, fast;
+    struct far x;
+
+    begin(&x, 1, false);
+    far_link(&x, 1)->rate = 0.001;
+    far_link(&x, 1)->max_out = 1;
+    refuse(&x, 0, 1000, MCS_NOT_REGISTERED);
+    slow = push(&x, MCS_OP_WRITE, 0, 0, MiB, 0);
+    far_turns(&x, 1000);
+    cr_assert_eq(far_link(&x, 1)->posted, 1u);
+    cr_assert_lt(x.f.engine->net->slices.used, 8u);
+    refuse(&x, 0, 0, MCS_OK);
+    fast = push(&x, MCS_OP_READ, 1, 0, 4096, 0);
+    far_completes_over(&x, &fast, 4096, MCS_PATH_RDMA);
+    cr_assert(!far_ended(&x, &slow));
+    fake.step = 100000;
+    far_completes_over(&x, &slow, MiB, MCS_PATH_TCP);
+    cr_assert_arr_eq(fake.memory, x.f.local.map, MiB);
     far_fini(&x);
 }
 
@@ -319,7 +392,8 @@ Test(tiers, a_canceled_notification_is_settled_too)
     struct mcs_slot s;
 
     begin(&x, 2, false);
-    far_link(&x, 0)->latency = far_link(&x, 1)->latency = 10000000000;
+    answer_late(&x, 0);
+    answer_late(&x, 1);
     far_args(&x, NULL, 0, "late", "");
     d = far_desc(&x, MCS_OP_NOTIFY, 0, 0, 0, 0);
     d.args = 0;
@@ -336,6 +410,36 @@ Test(tiers, a_canceled_notification_is_settled_too)
     far_fini(&x);
 }
 
+/* Those that are called back at the same time cost all their queue pairs, though the first leaves only one other way. */
+Test(tiers, notifications_canceled_together_are_all_settled)
+{
+    struct mcs_desc d[2];
+    struct far x;
+
+    begin(&x, 2, false);
+    answer_late(&x, 0);
+    answer_late(&x, 1);
+    lose(&x, 2);
+    far_args(&x, NULL, 0, "late", "");
+    for (unsigned i = 0; i < 2; i++) {
+        d[i] = far_desc(&x, MCS_OP_NOTIFY, i, 0, 0, 0);
+        d[i].args = 0;
+        d[i].deadline_us = 2000;
+        fix_push(&x.f, &d[i]);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        cr_assert_eq(fix_state(fix_end(&x.f, &d[i])), MCS_STATE_TIMEOUT);
+    cr_assert(far_link(&x, 0)->posted == 1 && far_link(&x, 1)->posted == 1);
+    cr_assert_eq(mcs_load_relaxed(&x.route->nunsettled), 2u);
+    cr_assert_eq(confirm(&x), 2u);
+    cr_assert_eq(mcs_load_relaxed(&x.route->nunsettled), 0u);
+    far_link(&x, 0)->latency = 0;
+    far_adopt(&x, x.route, 0);
+    d[0] = push(&x, MCS_OP_WRITE, 0, 0, 4096, 0);
+    far_completes_over(&x, &d[0], 4096, MCS_PATH_RDMA);
+    far_fini(&x);
+}
+
 /* One that was the only way costs its queue pair once there is another. */
 Test(tiers, a_doubt_is_settled_when_there_is_another_way)
 {
@@ -345,7 +449,7 @@ Test(tiers, a_doubt_is_settled_when_there_is_another_way)
 
     far_init_tiers(&x, 2, 0, false);
     far_adopt(&x, x.route, 0);
-    far_link(&x, 0)->latency = 10000000000;
+    answer_late(&x, 0);
     far_args(&x, NULL, 0, "late", "");
     d = far_desc(&x, MCS_OP_NOTIFY, 0, 0, 0, 0);
     d.args = 0;
