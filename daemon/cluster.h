@@ -26,6 +26,14 @@ struct mcd_local_rail {
     bool usable;   /* and that is up */
 };
 
+/* An RDMA device of this host as it was when it was open last: what goes together with it stays so while it is away. */
+struct mcd_own_nic {
+    bool known; /* it was open once */
+    bool infiniband;
+    uint8_t gid[16];
+    uint8_t prefix;
+};
+
 /* Leave for one data connection. */
 struct mcd_token {
     uint8_t bytes[MCT_TCP_TOKEN];
@@ -63,6 +71,7 @@ struct mcd_cluster {
     struct mcd_local_rail rails[MCD_RAILS_MAX];
     unsigned nrails;
     bool moved; /* an address went over to another interface */
+    struct mcd_own_nic nics[MCT_RDMA_NICS_MAX];
     struct mcd_guest *guests;
     unsigned nguests;
     struct mcd_peer *peers;

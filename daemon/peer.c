@@ -179,7 +179,7 @@ static int take_wire(struct mcd_peer *p, struct mcd_wire *w)
     events.context = p;
     mcd_wire_set_events(w, &events);
     p->wire = w;
-    p->greeted = false;
+    p->greeted = p->untold = false;
     p->watch.ready = wire_event;
     p->watch.context = p;
     note_local(p);
@@ -458,6 +458,7 @@ static void on_hello(struct mcd_peer *p, const Mcd__Hello *m)
             mcd_peer_failed(q, MCS_LOCAL_RESOURCE, "no descriptor for a control connection");
             return;
         }
+        q->untold = p->untold;
     }
     q->incarnation = incarnation;
     q->greeted = true;
@@ -750,6 +751,8 @@ void mcd_peers_poll(struct mcd_cluster *c)
         mcd_peer_late_calls(p, now);
         if (p->state == MCD_PEER_UP)
             mcd_peer_ping(p, now);
+        if (p->state == MCD_PEER_UP && p->untold)
+            mcd_peer_tell(p);
         mcd_remotes_poll(p);
         mcd_ways_poll(p, now);
         mcd_exports_poll(p);

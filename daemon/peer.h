@@ -89,6 +89,7 @@ struct mcd_peer {
     uint64_t since; /* ns: in this state */
     struct mcd_wire *wire;
     bool greeted;        /* its Hello came on this wire */
+    bool untold;         /* what our Hello said on it has changed since */
     char wire_local[72]; /* the wire's local address, numeric, no port */
     struct mcd_dial *dial;
     uint32_t dial_status; /* how the last candidate failed */
@@ -146,6 +147,8 @@ void mcd_peers_poll(struct mcd_cluster *c);
 void mcd_peers_destroy(struct mcd_cluster *c);
 /* An RDMA device of this host has become another: peers are told. */
 void mcd_peers_nics_changed(struct mcd_cluster *c);
+/* Our Hello once more: what it says has changed. */
+void mcd_peer_tell(struct mcd_peer *p);
 /* A local interface or address went or came. */
 void mcd_peers_net_change(struct mcd_cluster *c, const struct mcd_local_rail *rail);
 const char *mcd_peer_state_word(enum mcd_peer_state s);

@@ -5,6 +5,15 @@
 #include "cluster.h"
 #include "shm/status.h"
 
+void mcd_peer_tell(struct mcd_peer *p)
+{
+    p->untold = p->wire != NULL;
+    if (p->state != MCD_PEER_UP || mcd_hello_send(p->cluster, p->wire) != 0)
+        return; /* in the greeting ours is on its way already: again once it is over */
+    p->untold = false;
+    mcd_peer_rewatch(p);
+}
+
 void mcd_peers_net_change(struct mcd_cluster *c, const struct mcd_local_rail *rail)
 {
     struct mcd_peer *next;
@@ -17,8 +26,8 @@ void mcd_peers_net_change(struct mcd_cluster *c, const struct mcd_local_rail *ra
             mcd_peer_failed(p, MCS_PEER_UNREACHABLE,
                             "the local interface of its control connection is down");
         /* it may pair its own addresses with one that it was never told of */
-        if (rail->usable && p->state == MCD_PEER_UP && mcd_hello_send(c, p->wire) == 0)
-            mcd_peer_rewatch(p);
+        if (rail->usable)
+            mcd_peer_tell(p);
     }
 }
 
@@ -26,7 +35,6 @@ void mcd_peers_nics_changed(struct mcd_cluster *c)
 {
     for (struct mcd_peer *p = c->peers; p != NULL; p = p->next) {
         mcd_ways_pair(p);
-        if (p->state == MCD_PEER_UP && mcd_hello_send(c, p->wire) == 0)
-            mcd_peer_rewatch(p);
+        mcd_peer_tell(p);
     }
 }

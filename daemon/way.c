@@ -46,10 +46,11 @@ static void setup_free(struct mcd_way_setup *s)
 
 void mcd_way_wait_longer(struct mcd_way_rail *r)
 {
-    uint64_t wait = RETRY_MIN << (r->failures < 5 ? r->failures : 5);
+    uint64_t wait = RETRY_MIN << (r->failures < 7 ? r->failures : 7);
+    uint64_t most = r->rdma ? MCD_WAY_RDMA_RETRY_MAX_NS : RETRY_MAX;
 
     r->failures++;
-    r->retry_at = mcd_now_ns() + (wait < RETRY_MAX ? wait : RETRY_MAX);
+    r->retry_at = mcd_now_ns() + (wait < most ? wait : most);
 }
 
 /* One that is lost at once, again and again, must not keep both hosts busy. */

@@ -8,6 +8,8 @@
 
 #define MCD_WAY_RETRY_MIN_NS UINT64_C(50000000)
 #define MCD_WAY_RETRY_MAX_NS UINT64_C(1000000000)
+/* Queue pairs that cannot be made cost both devices' threads a second each, and fill the peer's log. */
+#define MCD_WAY_RDMA_RETRY_MAX_NS UINT64_C(6400000000)
 
 /* Connections between two devices hold as long as both are these. */
 struct mcd_nic_key {

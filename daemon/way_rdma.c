@@ -255,7 +255,7 @@ static void begin(struct mcd_way *w, unsigned rail)
     if (res == 0)
         res = mct_rdma_pair_create(a->rdma, r->nic, instance, x->conn, created, x, &x->pair);
     if (res != 0)
-        pairing_failed(x, strerror(-res));
+        pairing_failed(x, mcd_pair_why(res));
 }
 
 void mcd_way_rdma_poll(struct mcd_way *w, uint64_t now)
@@ -350,7 +350,7 @@ bool mcd_way_ends(const struct mcd_peer *p, unsigned engine, unsigned rail,
 
 /* ---- which devices belong together --------------------------------------------------- */
 
-static bool same_network(const struct mct_rdma_nic *own, const struct mcd_peer_nic *theirs)
+static bool same_network(const struct mcd_own_nic *own, const struct mcd_peer_nic *theirs)
 {
     unsigned whole = own->prefix / 8, bits = own->prefix % 8;
 
@@ -409,9 +409,10 @@ static bool nth_with_nth(unsigned own, unsigned nown, unsigned theirs, unsigned 
     return nown >= ntheirs ? own % ntheirs == theirs : theirs % nown == own;
 }
 
-static void pair_devices(struct mcd_way *w, const struct mct_rdma_nic *own, unsigned nown)
+static void pair_devices(struct mcd_way *w, const struct mct_rdma_nic *nics, unsigned nown)
 {
     const struct mcd_peer *p = w->peer;
+    const struct mcd_own_nic *own = p->cluster->nics;
     bool any = false;
 
     for (unsigned pass = 0; pass < 2 && !any; pass++) {
@@ -420,7 +421,7 @@ static void pair_devices(struct mcd_way *w, const struct mct_rdma_nic *own, unsi
                 unsigned before_own = 0, all_own = 0, before = 0, all = 0;
 
 #define TOGETHER(o, t)                                                                             \
-    ((o)->id != 0 && (pass == 0 ? same_network(o, t) : (o)->infiniband == (t)->infiniband))
+    ((o)->known && (pass == 0 ? same_network(o, t) : (o)->infiniband == (t)->infiniband))
                 if (!TOGETHER(&own[i], &p->nics[k]))
                     continue;
                 for (unsigned j = 0; j < nown; j++) {
@@ -434,10 +435,25 @@ static void pair_devices(struct mcd_way *w, const struct mct_rdma_nic *own, unsi
 #undef TOGETHER
                 any = true;
                 if (nth_with_nth(before_own, all_own, before, all))
-                    add_rail(w, i, &own[i], k);
+                    add_rail(w, i, &nics[i], k);
             }
         }
     }
+}
+
+/* What is known of a device that is away, or without an address, stays: others do not take its place. */
+static void remember(struct mcd_own_nic *own, const struct mct_rdma_nic *nic)
+{
+    static const uint8_t none[16];
+
+    if (nic->id == 0)
+        return;
+    own->known = true;
+    own->infiniband = nic->infiniband;
+    if (memcmp(nic->gid, none, sizeof(none)) == 0)
+        return;
+    memcpy(own->gid, nic->gid, sizeof(own->gid));
+    own->prefix = nic->prefix;
 }
 
 /* Is a rail's end another than its connections were made for? They are given up at once. */
@@ -489,8 +505,10 @@ void mcd_way_rdma_pair(struct mcd_way *w)
     if (rdma == NULL || w->route == NULL || w->leaving)
         return;
     n = mct_rdma_nics(rdma);
-    for (unsigned i = 0; i < n; i++)
+    for (unsigned i = 0; i < n; i++) {
         mct_rdma_nic(rdma, i, &own[i]);
+        remember(&w->peer->cluster->nics[i], &own[i]);
+    }
     pair_devices(w, own, n);
     for (unsigned i = 0; i < w->nrails; i++)
         if (w->rails[i].rdma)

@@ -3,6 +3,7 @@
 #include "agents.h"
 #include "daemon/log.h"
 #include "daemon/net.h"
+#include "daemon/way.h"
 #include "tests/fake-verbs/fake.h"
 
 struct world {
@@ -199,6 +200,59 @@ Test(pairing, a_device_that_comes_back_has_its_rail_again, .timeout = 60)
     fini(&w);
 }
 
+/* While one is away the others stay with those that they were with, and nobody takes its place. */
+Test(pairing, a_device_that_is_away_keeps_its_place, .timeout = 60)
+{
+    struct mcd_route_report r;
+    struct world w;
+
+    init(&w);
+    begin(&w);
+    await(&w, is_up(&w, w.da[0], 2) && is_up(&w, w.da[1], 2));
+    fake_remove(w.da[0]);
+    await(&w, served(&w) == 2);
+    for (int i = 0; i < 100; i++)
+        ag_turn(&w.a, &w.b);
+    report(&w, &r);
+    cr_assert_eq(r.rails, 3u);
+    cr_assert_eq(served(&w), 2u);
+    w.da[0] = fake_add("here0");
+    await(&w, is_up(&w, w.da[0], 2) && served(&w) == 4);
+    report(&w, &r);
+    cr_assert_eq(r.rails, 3u);
+    fini(&w);
+}
+
+/* A device that changes between our Hello and the peer's: the peer hears of it all the same. */
+Test(pairing, a_change_amid_the_greeting_is_told, .timeout = 60)
+{
+    const struct mcd_peer *p;
+    struct mct_rdma_nic nic;
+    struct world w;
+
+    init(&w);
+    ag_open(&w.a, &w.opened, w.b.cluster->address, "kv", 7);
+    while (w.a.cluster->wire_stats.frames_out == 0) {
+        loop_once(w.a.agent, 1);
+        if (w.a.cluster->wire_stats.frames_out == 0)
+            loop_once(w.b.agent, 1);
+    }
+    cr_assert_eq(w.a.cluster->peers->state, MCD_PEER_GREETING);
+    fake_port_state(w.da[0], 1, IBV_PORT_DOWN, true);
+    do {
+        loop_once(w.a.agent, 1);
+        mct_rdma_nic(w.a.agent->rdma, 0, &nic);
+    } while (nic.state == MCT_RDMA_UP);
+    for (int i = 0; i < 20; i++) /* it is told to the rails */
+        loop_once(w.a.agent, 1);
+    cr_assert_eq(w.a.cluster->peers->state, MCD_PEER_GREETING);
+    await(&w, ag_is_up(&w.a, &w.b) && ag_is_up(&w.b, &w.a));
+    p = ag_peer(&w.b, &w.a);
+    await(&w, p->nnics == 2 && !p->nics[0].there && p->nics[1].there);
+    await(&w, w.opened.calls == 1);
+    fini(&w);
+}
+
 /* The peer's device has fewer queue pairs than are wanted: the rail works with what there is. */
 Test(pairing, a_limit_leaves_a_rail_with_fewer, .timeout = 60)
 {
@@ -373,6 +427,22 @@ Test(pairing, an_agent_that_has_ended_takes_its_queue_pairs_along, .timeout = 60
     cr_assert_eq(fake_count(FAKE_QP, NULL), 8u);
     mcd_segment_put(again.segment);
     fini(&w);
+}
+
+/* Tries become rare while nothing comes of them. */
+Test(pairing, tries_that_fail_become_rare)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        struct mcd_way_rail r = {.rdma = i == 1};
+        uint64_t most = r.rdma ? MCD_WAY_RDMA_RETRY_MAX_NS : MCD_WAY_RETRY_MAX_NS, begun;
+
+        for (unsigned k = 0; k < 100; k++) {
+            begun = mcd_now_ns();
+            mcd_way_wait_longer(&r);
+            cr_assert_leq(r.retry_at, mcd_now_ns() + most);
+        }
+        cr_assert_geq(r.retry_at, begun + most);
+    }
 }
 
 /* ---- what peers may say -------------------------------------------------------------------- */
