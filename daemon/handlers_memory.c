@@ -300,17 +300,24 @@ static void freed(struct mcd_session *s)
     struct mcs_msg m;
 
     MCS_FAILPOINT(extent_freed);
-    mcd_alloc_give(s->op.extent->alloc, s->op.offset);
     s->nallocs--;
     if (s->op.last) {
         mcd_extent_forget(&s->agent->pool, s->op.extent);
         mcd_extent_put(&s->agent->pool, s->op.extent);
+    } else {
+        mcd_alloc_give(s->op.extent->alloc, s->op.offset);
     }
     m.b.free_reply = (struct mcs_msg_free_reply){.extent_gone = s->op.last};
     /* The memory is given back in any case: a late copy can hurt only the session's own tenant,
      * and the extent is never given to anybody else. */
     s->op.late = false;
     mcd_reply_taken(s, sizeof(m.b.free_reply), &m);
+}
+
+/* With its last allocation goes the extent. */
+static bool has_last(const struct mcd_extent *e)
+{
+    return !e->partial && mcd_alloc_count(e->alloc) == 1;
 }
 
 static void free_cut(struct mcd_session *s)
@@ -321,7 +328,7 @@ static void free_cut(struct mcd_session *s)
         mcd_session_refuse(s, MCS_NO_MEMORY, "no memory for the new list of buffers");
         return;
     }
-    s->op.last = !e->partial && mcd_alloc_count(e->alloc) == 1;
+    s->op.last = has_last(e);
     if (s->op.last)
         leave_extent(s, e);
     mcd_take_away(s, freed);
@@ -342,6 +349,10 @@ void mcd_on_free(struct mcd_session *s, struct mcs_msg *m)
     s->op.extent = e;
     s->op.offset = r.offset;
     s->op.length = size;
+    if (has_last(e)) { /* buffers may lie beside allocations, too */
+        s->op.offset = 0;
+        s->op.length = e->size;
+    }
     mcd_op_cut(s, free_cut);
 }
 

@@ -156,6 +156,35 @@ Test(registration, a_freed_or_unregistered_extent_is_deregistered_before_the_ans
     ra_fini(&g);
 }
 
+/* Buffers need not be allocations: what lies beside them goes with the extent. */
+Test(registration, nothing_stays_published_of_an_extent_that_is_freed)
+{
+    union mcs_msg_body b;
+
+    for (unsigned rdma = 0; rdma < 2; rdma++) {
+        struct ra_client c;
+        struct ra g;
+        uint32_t e;
+
+        ra_init(&g, CHUNK, false);
+        ra_arrive(&g, &c);
+        e = ra_alloc(&g, &c, 4096);
+        if (rdma == 0)
+            g.agent->registry.rdma = NULL; /* no registration keeps it */
+        cr_assert_eq(ra_buffer(&g, &c, MCS_MSG_BUFFER_ADD, e, 0, 65536, RW), MCS_OK);
+        cr_assert_eq(ra_buffer(&g, &c, MCS_MSG_BUFFER_ADD, e, 131072, 4096, RW), MCS_OK);
+        g.agent->registry.rdma = g.agent->rdma;
+        memset(&b, 0, sizeof(b));
+        b.free.extent = e;
+        cr_assert_eq(ra_ask(&g, &c, MCS_MSG_FREE, &b), MCS_OK);
+        cr_assert_eq(only_session(&g)->segment->snapshot->count, 0);
+        cr_assert_eq(fake_count(FAKE_MR, NULL), 0);
+        cr_assert_eq(g.agent->pool.used, 0);
+        ra_leave(&c);
+        ra_fini(&g);
+    }
+}
+
 /* ---- published buffers ------------------------------------------------------------------ */
 
 Test(registration, a_buffer_is_reached_with_just_its_access_and_at_its_published_address)
