@@ -48,7 +48,10 @@ void mcd_reply_taken(struct mcd_session *s, size_t body_size, struct mcs_msg *m)
 struct mcd_registration *mcd_op_register(struct mcd_session *s, struct mcd_extent *e,
                                          uint64_t offset, uint64_t length, uint32_t access);
 void mcd_op_register_extent(struct mcd_session *s, struct mcd_extent *e);
-/* Goes on with `then` once what was begun has come to an end; at once when that is so. */
+/* Done of a registration that no request waits for, the agent its context: peers are told of the keys. */
+void mcd_registered_late(void *context, int res, const char *text);
+/* Goes on with `then` once what was begun has come to an end; at once when that is so. What devices have not done within 5 s
+ * goes on by itself. */
 void mcd_op_registered(struct mcd_session *s, void (*then)(struct mcd_session *s));
 /* True: something could not be registered that must be, and the request was refused for it. */
 bool mcd_op_refused(struct mcd_session *s);

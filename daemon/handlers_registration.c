@@ -10,6 +10,10 @@
 
 #include "cluster.h"
 #include "handlers.h"
+#include "log.h"
+
+/* A device that has not registered memory by then holds nobody up any longer. */
+#define MAKING_NS UINT64_C(5000000000)
 
 /* ---- making ---------------------------------------------------------------------- */
 
@@ -50,16 +54,45 @@ void mcd_op_register_extent(struct mcd_session *s, struct mcd_extent *e)
         registered(s, -ENOMEM, strerror(ENOMEM));
 }
 
+void mcd_registered_late(void *context, int res, const char *text)
+{
+    (void)text;
+    if (res == 0)
+        mcd_segments_keys_changed(context);
+}
+
 static bool are_made(struct mcd_session *s)
 {
-    return s->op.registering == 0 || s->ending;
+    return s->op.registering == 0 || s->ending || mcd_now_ns() >= s->op.deadline;
+}
+
+/* What is not made by now is made later, and used from then on. */
+static void go_on_without(struct mcd_session *s)
+{
+    struct mcd_registry *g = &s->agent->registry;
+    unsigned n = mcd_registrations_pass(g, s, mcd_registered_late, s->agent);
+
+    s->op.registering = 0;
+    if (s->ending)
+        return;
+    mcd_log_limited(
+        MCD_LOG_WARNING,
+        "session %u: RDMA devices have not registered %u ranges of its memory within "
+        "5 s: until they have, other transports carry them, or they are refused ([rdma] "
+        "enable = require); `mcshm ls nics` and the kernel's log tell more",
+        s->id, n);
+    if (!g->require || s->op.registration_res != 0)
+        return;
+    s->op.registration_res = -ETIMEDOUT;
+    snprintf(s->op.text, sizeof(s->op.text),
+             "RDMA devices have not registered the memory within 5 s, and [rdma] enable = require: "
+             "`mcshm ls nics` and the kernel's log tell more");
 }
 
 static void when_made(struct mcd_session *s)
 {
     if (s->op.registering != 0)
-        mcd_registrations_forget(&s->agent->registry, s);
-    s->op.registering = 0;
+        go_on_without(s);
     s->op.then(s);
 }
 
@@ -70,6 +103,7 @@ void mcd_op_registered(struct mcd_session *s, void (*then)(struct mcd_session *s
         return;
     }
     s->op.then = then;
+    s->op.deadline = mcd_now_ns() + MAKING_NS;
     mcd_session_defer(s, are_made, when_made);
 }
 
@@ -80,7 +114,11 @@ bool mcd_op_refused(struct mcd_session *s)
     s->op.registration_res = 0;
     if (res == 0 || !s->agent->registry.require)
         return false;
-    mcd_session_refuse(s, res == -ENOMEM ? MCS_NO_MEMORY : MCS_LIMIT, "%s", s->op.text);
+    mcd_session_refuse(s,
+                       res == -ENOMEM      ? MCS_NO_MEMORY
+                       : res == -ETIMEDOUT ? MCS_TIMEOUT
+                                           : MCS_LIMIT,
+                       "%s", s->op.text);
     return true;
 }
 
@@ -140,7 +178,7 @@ static bool are_gone(struct mcd_session *s)
 static void when_gone(struct mcd_session *s)
 {
     if (s->op.deregistering != 0)
-        mcd_registrations_forget(&s->agent->registry, s);
+        (void)mcd_registrations_pass(&s->agent->registry, s, NULL, NULL);
     s->op.deregistering = 0;
     s->op.then(s);
 }

@@ -231,13 +231,6 @@ static void buffer_registered(struct mcd_session *s)
     mcd_session_defer(s, NULL, buffer_added); /* the old list must outlive this turn */
 }
 
-static void registered_late(void *context, int res, const char *text)
-{
-    (void)text;
-    if (res == 0)
-        mcd_segments_keys_changed(context);
-}
-
 /* Of a session that comes back: others wait for it, so it is reached over other transports until then. */
 static struct mcd_registration *register_late(struct mcd_session *s)
 {
@@ -247,7 +240,7 @@ static struct mcd_registration *register_late(struct mcd_session *s)
 
     if (g->rdma != NULL && access != 0)
         (void)mcd_registration_create(g, s->op.extent, s->op.offset, s->op.length, access,
-                                      registered_late, s->agent, &r);
+                                      mcd_registered_late, s->agent, &r);
     return r;
 }
 

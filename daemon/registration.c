@@ -141,6 +141,9 @@ static int create(struct mcd_registry *g, struct mcd_extent *e, uint64_t offset,
     *out = NULL;
     if (r == NULL) {
         g->failed++;
+        mcd_log_limited(MCD_LOG_WARNING,
+                        "%llu bytes are not registered with RDMA devices: out of memory",
+                        (unsigned long long)length);
         return -ENOMEM;
     }
     r->extent = e;
@@ -174,6 +177,7 @@ int mcd_registration_create_whole(struct mcd_registry *g, struct mcd_extent *e, 
 
     return create(g, e, 0, e->size, 0, done, context, &r);
 }
+
 void mcd_registration_drop(struct mcd_registration *r, mct_rdma_done *done, void *context)
 {
     enum mcd_registration_state before = r->state;
@@ -211,11 +215,16 @@ void mcd_registry_look(struct mcd_registry *g, uint64_t now)
         (unsigned long long)n, (unsigned long long)bytes);
 }
 
-void mcd_registrations_forget(struct mcd_registry *g, const void *context)
+unsigned mcd_registrations_pass(struct mcd_registry *g, const void *from, mct_rdma_done *done,
+                                void *to)
 {
+    unsigned n = 0;
+
     for (struct mcd_registration *r = g->all; r != NULL; r = r->next)
-        if (r->context == context) {
-            r->done = NULL;
-            r->context = NULL;
+        if (r->done != NULL && r->context == from) {
+            r->done = done;
+            r->context = to;
+            n++;
         }
+    return n;
 }

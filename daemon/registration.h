@@ -75,8 +75,9 @@ int mcd_registration_create_whole(struct mcd_registry *g, struct mcd_extent *e, 
  * nothing to wait for. It may be under way already, in either direction: then this done takes the place of an earlier one.
  */
 void mcd_registration_drop(struct mcd_registration *r, mct_rdma_done *done, void *context);
-/* Nothing calls back with this context any more. */
-void mcd_registrations_forget(struct mcd_registry *g, const void *context);
+/* Nothing calls back with the context `from` any more, but `done` (may be NULL) does with `to`. Returns how many those are. */
+unsigned mcd_registrations_pass(struct mcd_registry *g, const void *from, mct_rdma_done *done,
+                                void *to);
 
 /* Now and then: says once when devices take very long. now: ns of CLOCK_MONOTONIC. */
 void mcd_registry_look(struct mcd_registry *g, uint64_t now);

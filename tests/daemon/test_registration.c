@@ -492,6 +492,45 @@ Test(registration, a_device_that_hangs_keeps_memory_and_nobody_else)
     ra_fini(&g);
 }
 
+/* Who publishes meanwhile waits for a while, and peers hear of the keys when there are some. */
+Test(registration, a_device_that_hangs_keeps_memory_from_its_keys_alone)
+{
+    union mcs_msg_body b = ra_alloc_body(SIZE), name;
+    struct ra_client c;
+    uint64_t version;
+    struct ra g;
+    uint32_t e;
+
+    memset(&name, 0, sizeof(name));
+    snprintf(name.publish.name, sizeof(name.publish.name), "kv");
+    for (unsigned require = 0; require < 2; require++) {
+        uint32_t status = require != 0 ? MCS_TIMEOUT : MCS_OK;
+
+        ra_init(&g, CHUNK, require != 0);
+        ra_arrive(&g, &c);
+        e = ra_alloc(&g, &c, SIZE);
+        cr_assert_eq(ra_ask(&g, &c, MCS_MSG_PUBLISH, &name), MCS_OK);
+        fake_block(FAKE_REG_MR, g.devices[0]);
+        cr_assert_eq(ra_buffer(&g, &c, MCS_MSG_BUFFER_ADD, e, 0, 4096, RW), status);
+        cr_assert_eq(ra_ask(&g, &c, MCS_MSG_ALLOC, &b), status);
+        cr_assert_eq(g.agent->registry.pending, 2);
+        version = only_session(&g)->segment->version;
+        fake_unblock(g.devices[0]);
+        ra_until(&g, g.agent->registry.pending == 0);
+        if (require == 0) {
+            cr_assert_eq(buffer_at(&g, 0)->registration->state, MCD_REGISTRATION_MADE);
+            cr_assert_gt(only_session(&g)->segment->version, version, "peers describe it again");
+            cr_assert_not_null(
+                mcd_session_extent(only_session(&g), c.m.b.extent_reply.extent)->registration);
+        } else {
+            cr_assert_null(buffer_at(&g, 0));
+            cr_assert_eq(g.agent->registry.count, 1, "what was refused is gone");
+        }
+        ra_leave(&c);
+        ra_fini(&g);
+    }
+}
+
 Test(registration, a_device_that_hangs_is_said_once)
 {
     struct ra_client c;
