@@ -422,3 +422,35 @@ Test(rdma_pairs, a_limit_of_locked_memory_is_named_with_the_remedy)
     fake_memlock(UINT64_MAX);
     end();
 }
+
+/* A device may take long to come to it; the engine that it was for may have ended by then. */
+Test(rdma_pairs, one_that_is_given_up_before_its_turn_is_not_made)
+{
+    struct mct_rdma_pair *first, *held, *behind, *last;
+    struct answer a = {0};
+    struct fake_device *d;
+    struct fake_stats s;
+    uint64_t one;
+
+    fake_reset();
+    d = fake_add("fake0");
+    begin();
+    first = new_pair(0);
+    fake_stats(d, &s);
+    one = s.calls[FAKE_CREATE_QP];
+    fake_block(FAKE_CREATE_QP, d);
+    cr_assert_eq(mct_rdma_pair_create(rdma, 0, instance, 1, answered, &a, &held), 0);
+    cr_assert(fake_await_blocked(d, 1));
+    cr_assert_eq(mct_rdma_pair_create(rdma, 0, instance, 2, answered, &a, &behind), 0);
+    mct_rdma_pair_destroy(behind);
+    mct_rdma_pair_destroy(held);
+    fake_unblock(d);
+    last = new_pair(0);
+    fake_stats(d, &s);
+    cr_assert_eq(s.calls[FAKE_CREATE_QP], 3 * one, "%llu",
+                 (unsigned long long)s.calls[FAKE_CREATE_QP]);
+    cr_assert_eq(a.count, 0);
+    let_go(first);
+    let_go(last);
+    end();
+}

@@ -119,7 +119,8 @@ struct mct_rdma_nic_pair {
     struct mct_rdma_job job, destroy;
     struct mct_rdma_end wanted; /* the peer's end, for connecting */
     /* control thread */
-    bool dropped; /* nobody is told of it any more */
+    /* Nobody is told of it any more, and its instance may be gone. Control thread: release, nic's thread: acquire. */
+    uint32_t dropped;
     mct_rdma_done *done;
     void *context;
     /* nic's thread */

@@ -671,7 +671,13 @@ void mct_rdma_pair_job(struct mct_rdma_device *d, struct mct_rdma_job *j)
     switch (j->kind) {
     case MCT_RDMA_JOB_PAIR_CREATE:
         j->res = create_pair(d, np, &j->text);
+    /* given up before its turn came, which may be long after: partner: mct_rdma_pair_destroy() */
+    bool dropped = mcs_load_acquire(&np->dropped) != 0;
         mct_rdma_result(j);
+    if (dropped && j->kind == MCT_RDMA_JOB_PAIR_CREATE) {
+        mct_rdma_result(j);
+        return;
+    }
         break;
     case MCT_RDMA_JOB_PAIR_CONNECT:
         j->res = check_connect(d, np, &j->text);
@@ -764,7 +770,7 @@ void mct_rdma_pair_connect(struct mct_rdma_pair *p, const struct mct_rdma_end *p
 
 void mct_rdma_pair_destroy(struct mct_rdma_pair *p)
 {
-    own(p)->dropped = true;
+    mcs_store_release(&own(p)->dropped, 1); /* mct_rdma_pair_job() */
     mct_rdma_post(p->device, &own(p)->destroy);
 }
 
@@ -776,7 +782,7 @@ void mct_rdma_pair_result(struct mct_rdma_job *j)
     j->text = NULL;
     if (j->kind == MCT_RDMA_JOB_PAIR_DESTROY)
         free(np);
-    else if (!np->dropped && !np->rdma->quiet)
+    else if (mcs_load_relaxed(&np->dropped) == 0 && !np->rdma->quiet)
         np->done(np->context, j->res,
                  j->res == 0    ? ""
                  : text != NULL ? text
