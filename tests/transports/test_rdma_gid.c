@@ -85,6 +85,17 @@ Test(rdma_gid, own_before_foreign)
     expect(-1, 7, "which is up");
 }
 
+Test(rdma_gid, beyond_the_largest_index_of_an_address_vector)
+{
+    entry(255, "fe80::1", MCT_GID_ROCE_V2, "eth0");
+    entry(256, "10.1.2.3", MCT_GID_ROCE_V2, "eth0");
+    address("eth0", "fe80::1", 64, true);
+    address("eth0", "10.1.2.3", 96 + 24, true);
+    expect(-1, 255, "link-local");
+    expect(255, 255, "as [rdma] gid_index says");
+    cr_assert_eq(choose(256), -ENOENT);
+}
+
 Test(rdma_gid, own_without_interface_in_the_table)
 {
     entry(3, "10.244.0.7", MCT_GID_ROCE_V2, "");

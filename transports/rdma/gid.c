@@ -163,7 +163,7 @@ int mct_gid_choose(const struct mct_gid_entry *entries, size_t n, bool infiniban
         const struct mct_gid_entry *e = &entries[i];
         struct rating r = rate(e, addresses, naddresses);
 
-        if (is_zero(e->gid))
+        if (is_zero(e->gid) || e->index > MCT_GID_INDEX_MAX)
             continue;
         if (wanted >= 0 || infiniband) {
             if (e->index != (wanted >= 0 ? wanted : 0))

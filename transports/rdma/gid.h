@@ -12,7 +12,8 @@
 
 #define MCT_GID_NETDEV_MAX 32u
 #define MCT_GID_WHY_MAX 320u
-#define MCT_GID_TEXT_MAX 46u /* INET6_ADDRSTRLEN */
+#define MCT_GID_TEXT_MAX 46u  /* INET6_ADDRSTRLEN */
+#define MCT_GID_INDEX_MAX 255 /* a byte in verbs' address vectors: those beyond cannot be used */
 
 enum mct_gid_type { MCT_GID_IB, MCT_GID_ROCE_V1, MCT_GID_ROCE_V2 };
 

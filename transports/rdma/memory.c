@@ -391,6 +391,10 @@ void mct_rdma_memory_result(struct mct_rdma *r, struct mct_rdma_job *j)
         }
         slot->held = NULL;
         slot->bad = false;
+    } else if (slot->held != NULL && j->res == 0 && mcs_load_relaxed(&slot->keys) == NULL) {
+        /* The device seemed lost. It is open anew by now, or was not: what is there of it goes, then it is tried again. */
+        slot->bad = true;
+        slot->tried = 0;
     } else if (j->res != 0) {
         slot->bad = true;
         if (m->creating && m->res == 0) {

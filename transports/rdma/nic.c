@@ -499,6 +499,7 @@ void mct_rdma_nic_lose(struct mct_rdma_device *d, const char *why)
     pthread_mutex_unlock(&d->rdma->lock);
     d->phase = MCT_RDMA_PHASE_CLOSING;
     show_closed(d, why);
+    d->out_until = 0; /* nothing to wait for any more */
     for (pair = d->pairs; pair != NULL; pair = pair->next)
         mct_rdma_pair_fail(d, pair);
     for (port = d->ports; port != NULL; port = port->next)
