@@ -698,8 +698,10 @@ void doctor_check_rdma_nics(struct doctor *d, const cJSON *answer)
     }
     for (size_t i = 0; i < n && cJSON_GetArraySize(nics) != 0; i++)
         if (!has_device(nics, names[i]) && left_out(&in_force, names[i], 1) == NULL)
-            doctor_say(d, DOCTOR_WARN, "restart the agent",
-                       "the agent does not know %s, which has come after its start", names[i]);
+            doctor_say(d, DOCTOR_WARN,
+                       "if it has just come, wait ten seconds; an agent uses 16 ports at most: "
+                       "name those that it is to use in [rdma] devices",
+                       "the agent does not know %s", names[i]);
 }
 
 void doctor_check_rdma_agent(struct doctor *d)

@@ -87,8 +87,10 @@ struct mct_rdma_memory {
     mct_rdma_done *done;
     void *context;
     struct mct_rdma_registration *retired;
-    unsigned nslots;
-    struct mct_rdma_slot slots[]; /* by nic */
+    /* By nic, one for each in the table. Who works for a nic finds its slot: it is there before the nic's threads are. */
+    struct mct_rdma_slot *slots[MCT_RDMA_NICS_MAX];
+    unsigned nown;
+    struct mct_rdma_slot own[]; /* of the nics that were there before the memory */
 };
 
 #define MCT_RDMA_WORKER_THREADS 4u
@@ -118,9 +120,9 @@ struct mct_rdma_nic_pair {
     struct mct_rdma *rdma;
     struct mct_rdma_job job, destroy;
     struct mct_rdma_end wanted; /* the peer's end, for connecting */
-    /* control thread */
     /* Nobody is told of it any more, and its instance may be gone. Control thread: release, nic's thread: acquire. */
     uint32_t dropped;
+    /* control thread */
     mct_rdma_done *done;
     void *context;
     /* nic's thread */
@@ -176,6 +178,7 @@ struct mct_rdma_device {
     bool suspect;   /* somebody saw EIO: look whether it is there */
     /* The life, for the registering threads: `context` set and not `dead`. */
     struct ibv_context *context;
+    char verbs[IBV_SYSFS_NAME_MAX]; /* "uverbs0": stays, if it is given another name */
     struct ibv_pd *pd;
     uint64_t id;
     bool dead;
@@ -210,6 +213,12 @@ struct mct_rdma_device {
     unsigned registering_now; /* jobs out */
 };
 
+/* A port that the lists allow and that is in no nic's hands. */
+struct mct_rdma_found {
+    char device[IBV_SYSFS_NAME_MAX];
+    unsigned port;
+};
+
 struct mct_rdma {
     struct mct_rdma_options options;
     char *devices_list, *deny_list, *sysfs;
@@ -217,8 +226,17 @@ struct mct_rdma {
     pthread_mutex_t lock;
     int fd;                       /* results and notes wait */
     struct mct_rdma_jobs results; /* lock */
+    /* Only the control thread adds to them, with the lock held; others read with the lock held. */
     unsigned ndevices;
     struct mct_rdma_device *devices[MCT_RDMA_NICS_MAX];
+    /* finder.c */
+    pthread_t finder;
+    bool finding;        /* control thread: the thread is there */
+    pthread_cond_t find; /* lock */
+    bool stop;           /* lock */
+    bool full;           /* lock: a device was left out, nobody looks for others */
+    unsigned nfound;     /* lock */
+    struct mct_rdma_found found[MCT_RDMA_NICS_MAX]; /* lock */
     /* control thread */
     bool quiet; /* nobody is called: creating or destroying */
     bool keys_changed;
@@ -260,6 +278,13 @@ void mct_rdma_select_names(const char *list,
 void mct_rdma_select_unmatched(const char *list, struct mct_rdma_device *const *devices, unsigned n,
                                void (*entry)(void *context, const char *text), void *context);
 
+/* finder.c */
+/* Calls back for each port that the lists allow, until that does not return 0; returns what it did, or -ENOMEM. */
+int mct_rdma_find(struct mct_rdma *r,
+                  int (*found)(struct mct_rdma *r, struct ibv_device *device, unsigned port));
+/* A thread that looks for ports that came later: into r->found. 0 or a negative errno. */
+int mct_rdma_finder_start(struct mct_rdma *r);
+
 /* nic.c */
 void *mct_rdma_nic_thread(void *device);
 /* nic's thread: the device is gone; why: a sentence. */
@@ -282,6 +307,8 @@ void mct_rdma_register(struct mct_rdma_device *d, struct mct_rdma_job *j);
 bool mct_rdma_deregister(struct mct_rdma_device *d, struct mct_rdma_job *j);
 /* Why ENOMEM, where memory that may be locked is limited; false: it is not. */
 bool mct_rdma_memlock(char *out, size_t size);
+/* Control thread: all memories get a slot for the nic that comes next. 0 or -ENOMEM. */
+int mct_rdma_memories_reserve(struct mct_rdma *r);
 /* Control thread: posts what the memory needs next; it is `ripe` when that is nothing. */
 void mct_rdma_memory_advance(struct mct_rdma *r, struct mct_rdma_memory *m);
 void mct_rdma_memory_result(struct mct_rdma *r, struct mct_rdma_job *j);

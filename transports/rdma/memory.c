@@ -247,7 +247,7 @@ static void end_use(struct mct_rdma_device *d)
 void mct_rdma_register(struct mct_rdma_device *d, struct mct_rdma_job *j)
 {
     struct mct_rdma_memory *m = j->subject;
-    struct mct_rdma_slot *slot = &m->slots[d->index];
+    struct mct_rdma_slot *slot = m->slots[d->index];
     struct work w = {.device = d, .memory = m};
     struct ibv_context *context;
     uint64_t id;
@@ -288,7 +288,7 @@ out:
 bool mct_rdma_deregister(struct mct_rdma_device *d, struct mct_rdma_job *j)
 {
     struct mct_rdma_memory *m = j->subject;
-    struct mct_rdma_slot *slot = &m->slots[d->index];
+    struct mct_rdma_slot *slot = m->slots[d->index];
     struct work w = {.device = d, .memory = m, .reg = slot->held};
     uint64_t now;
 
@@ -327,7 +327,7 @@ bool mct_rdma_deregister(struct mct_rdma_device *d, struct mct_rdma_job *j)
 
 static void post(struct mct_rdma_worker *w, struct mct_rdma_memory *m, enum mct_rdma_job_kind kind)
 {
-    struct mct_rdma_slot *slot = &m->slots[w->device->index];
+    struct mct_rdma_slot *slot = m->slots[w->device->index];
 
     slot->busy = true;
     slot->job = (struct mct_rdma_job){.kind = kind, .device = w->device, .subject = m};
@@ -337,7 +337,7 @@ static void post(struct mct_rdma_worker *w, struct mct_rdma_memory *m, enum mct_
 /* Posts what has to be done on one nic; false: there is nothing, and nothing is out. */
 static bool advance_slot(struct mct_rdma_memory *m, struct mct_rdma_device *d)
 {
-    struct mct_rdma_slot *slot = &m->slots[d->index];
+    struct mct_rdma_slot *slot = m->slots[d->index];
     bool wanted = m->wanted && d->usable;
 
     if (slot->busy)
@@ -363,7 +363,7 @@ void mct_rdma_memory_advance(struct mct_rdma *r, struct mct_rdma_memory *m)
 
     if (m->creating && m->res != 0)
         m->wanted = false; /* one has refused it: away with it everywhere */
-    for (i = 0; i < m->nslots; i++)
+    for (i = 0; i < r->ndevices; i++)
         busy = advance_slot(m, r->devices[i]) || busy;
     if (busy || m->ripe || (!m->creating && !m->destroying))
         return;
@@ -377,7 +377,7 @@ void mct_rdma_memory_result(struct mct_rdma *r, struct mct_rdma_job *j)
 {
     struct mct_rdma_memory *m = j->subject;
     struct mct_rdma_device *d = j->device;
-    struct mct_rdma_slot *slot = &m->slots[d->index];
+    struct mct_rdma_slot *slot = m->slots[d->index];
 
     slot->busy = false;
     if (j->kind == MCT_RDMA_JOB_DEREGISTER) {
@@ -419,6 +419,7 @@ void mct_rdma_memory_finish(struct mct_rdma *r, struct mct_rdma_memory *m)
     struct mct_rdma_registration *g;
     char *text = m->text;
     int res = m->res;
+    unsigned i;
 
     m->done = NULL;
     m->text = NULL;
@@ -436,12 +437,29 @@ void mct_rdma_memory_finish(struct mct_rdma *r, struct mct_rdma_memory *m)
             m->retired = g->retired_next;
             free_registration(g);
         }
+        for (i = m->nown; i < MCT_RDMA_NICS_MAX; i++)
+            free(m->slots[i]);
         free(m);
         res = 0;
     }
     if (done != NULL)
         done(context, res, res == 0 ? "" : text != NULL ? text : "out of memory for RDMA keys");
     free(text);
+}
+
+int mct_rdma_memories_reserve(struct mct_rdma *r)
+{
+    struct mct_rdma_slot **slot;
+    struct mct_rdma_memory *m;
+
+    for (m = r->memories; m != NULL; m = m->next) {
+        slot = &m->slots[r->ndevices];
+        if (*slot == NULL) /* else from a try before */
+            *slot = calloc(1, sizeof(**slot));
+        if (*slot == NULL)
+            return -ENOMEM;
+    }
+    return 0;
 }
 
 int mct_rdma_memory_create(struct mct_rdma *r, const struct mct_rdma_range *range,
@@ -468,14 +486,16 @@ int mct_rdma_memory_create(struct mct_rdma *r, const struct mct_rdma_range *rang
                                             : limit;
     }
     pthread_mutex_unlock(&r->lock);
-    m = calloc(1, sizeof(*m) + r->ndevices * sizeof(m->slots[0]));
+    m = calloc(1, sizeof(*m) + r->ndevices * sizeof(m->own[0]));
     if (m == NULL)
         return -ENOMEM;
     m->rdma = r;
     m->range = *range;
     m->chunk = chunk;
     m->nchunks = (range->length - 1) / chunk + 1;
-    m->nslots = r->ndevices;
+    m->nown = r->ndevices;
+    for (i = 0; i < m->nown; i++)
+        m->slots[i] = &m->own[i];
     m->wanted = true;
     m->creating = true;
     m->done = done;
@@ -508,9 +528,9 @@ const uint32_t *mct_rdma_memory_keys(const struct mct_rdma_memory *m, unsigned n
 {
     const struct mct_rdma_registration *g;
 
-    if (nic >= m->nslots)
+    if (nic >= m->rdma->ndevices)
         return NULL;
-    g = mcs_load_acquire(&m->slots[nic].keys); /* mct_rdma_register(), mct_rdma_deregister() */
+    g = mcs_load_acquire(&m->slots[nic]->keys); /* mct_rdma_register(), mct_rdma_deregister() */
     if (g == NULL)
         return NULL;
     *id = g->id;
@@ -525,10 +545,10 @@ bool mct_rdma_memory_lkey(const struct mct_rdma_memory *m, const struct mct_rdma
     uint64_t at = (uintptr_t)address - base, k;
 
     /* keys of what peers reach count from the published address, and are not for this side's own use */
-    if (port->nic >= m->nslots || at >= m->range.length || m->range.access != 0)
+    if (at >= m->range.length || m->range.access != 0)
         return false;
     g = mcs_load_acquire(
-        &m->slots[port->nic].keys); /* mct_rdma_register(), mct_rdma_deregister() */
+        &m->slots[port->nic]->keys); /* mct_rdma_register(), mct_rdma_deregister() */
     if (g == NULL || g->id != port->nic_id)
         return false;
     k = at / m->chunk;

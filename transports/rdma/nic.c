@@ -437,6 +437,7 @@ static int open_device(struct mct_rdma_device *d, char *why, size_t size)
     snprintf(d->shown.pci, sizeof(d->shown.pci), "%s", sys.pci);
     d->limits = limits;
     d->context = context;
+    snprintf(d->verbs, sizeof(d->verbs), "%s", device->dev_name);
     d->pd = pd;
     d->id = mct_rdma_random();
     d->dead = false;
@@ -498,8 +499,8 @@ void mct_rdma_nic_lose(struct mct_rdma_device *d, const char *why)
     mct_rdma_note(d, MCT_RDMA_NOTE_CLOSED);
     pthread_mutex_unlock(&d->rdma->lock);
     d->phase = MCT_RDMA_PHASE_CLOSING;
-    show_closed(d, why);
     d->out_until = 0; /* nothing to wait for any more */
+    show_closed(d, why);
     for (pair = d->pairs; pair != NULL; pair = pair->next)
         mct_rdma_pair_fail(d, pair);
     for (port = d->ports; port != NULL; port = port->next)

@@ -76,10 +76,14 @@ void mct_rdma_instance_gone(struct mct_rdma *r, struct mct *instance)
     struct mct_rdma_job *j;
     struct mct_rdma_device *d;
     struct timespec ts;
-    unsigned i;
+    unsigned i, n;
     bool hangs = false;
 
-    for (i = 0; i < r->ndevices; i++) {
+    /* the instance has nothing of those that come later */
+    pthread_mutex_lock(&r->lock);
+    n = r->ndevices;
+    pthread_mutex_unlock(&r->lock);
+    for (i = 0; i < n; i++) {
         d = r->devices[i];
         j = calloc(1, sizeof(*j));
         if (j == NULL)
@@ -94,7 +98,7 @@ void mct_rdma_instance_gone(struct mct_rdma *r, struct mct *instance)
         mct_rdma_kick(d->kick_fd);
     }
     pthread_mutex_lock(&r->lock);
-    for (i = 0; i < r->ndevices; i++) {
+    for (i = 0; i < n; i++) {
         d = r->devices[i];
         end = mct_rdma_ms() + GONE_MS;
         ts.tv_sec = (time_t)(end / 1000u);
@@ -667,17 +671,17 @@ void mct_rdma_instance_ended(struct mct_rdma_device *d, const struct mct *instan
 void mct_rdma_pair_job(struct mct_rdma_device *d, struct mct_rdma_job *j)
 {
     struct mct_rdma_nic_pair *np = j->subject;
-
-    switch (j->kind) {
-    case MCT_RDMA_JOB_PAIR_CREATE:
-        j->res = create_pair(d, np, &j->text);
     /* given up before its turn came, which may be long after: partner: mct_rdma_pair_destroy() */
     bool dropped = mcs_load_acquire(&np->dropped) != 0;
-        mct_rdma_result(j);
+
     if (dropped && j->kind == MCT_RDMA_JOB_PAIR_CREATE) {
         mct_rdma_result(j);
         return;
     }
+    switch (j->kind) {
+    case MCT_RDMA_JOB_PAIR_CREATE:
+        j->res = create_pair(d, np, &j->text);
+        mct_rdma_result(j);
         break;
     case MCT_RDMA_JOB_PAIR_CONNECT:
         j->res = check_connect(d, np, &j->text);

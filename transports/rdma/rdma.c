@@ -2,7 +2,6 @@
 /* RDMA: the table of nics, and what their threads tell the control thread. */
 #include "devices.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -14,8 +13,6 @@
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "sysfs.h"
 
 /* A device that needs longer to open is taken as closed until it is. */
 #define OPEN_MS 5000u
@@ -137,6 +134,189 @@ void mct_rdma_post(struct mct_rdma_device *d, struct mct_rdma_job *j)
     mct_rdma_kick(d->kick_fd);
 }
 
+/* ---- devices ------------------------------------------------------------------------ */
+
+static void device_free(struct mct_rdma_device *d)
+{
+    if (d->kick_fd >= 0)
+        close(d->kick_fd);
+    pthread_cond_destroy(&d->some);
+    mct_rdma_worker_fini(&d->registering);
+    mct_rdma_worker_fini(&d->deregistering);
+    mct_rdma_worker_fini(&d->connecting);
+    free(d);
+}
+
+static int device_create(struct mct_rdma *r, const char *device, unsigned port,
+                         struct mct_rdma_device **out)
+{
+    struct mct_rdma_device *d = calloc(1, sizeof(*d));
+    int res;
+
+    *out = NULL;
+    if (d == NULL)
+        return -ENOMEM;
+    mct_rdma_cond_init(&d->some);
+    mct_rdma_worker_init(&d->registering, d);
+    mct_rdma_worker_init(&d->deregistering, d);
+    mct_rdma_worker_init(&d->connecting, d);
+    d->rdma = r;
+    d->index = r->ndevices;
+    d->port = (uint8_t)port;
+    snprintf(d->device, sizeof(d->device), "%s", device);
+    snprintf(d->name, sizeof(d->name), "%s/%u", device, port);
+    snprintf(d->shown.name, sizeof(d->shown.name), "%s", d->name);
+    snprintf(d->shown.why, sizeof(d->shown.why), "it is being opened");
+    d->shown.node = -1;
+    d->shown.gid_index = -1;
+    d->backoff = 1;
+    d->kick_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (d->kick_fd < 0) {
+        res = -errno;
+        device_free(d);
+        return res;
+    }
+    *out = d;
+    return 0;
+}
+
+/* Its own thread last: before that, nothing is open. */
+static int device_start(struct mct_rdma_device *d)
+{
+    char name[16];
+    int res;
+
+    /* a large range has helpers of its own; an unreachable peer takes a second of the one that looks for it */
+    res = mct_rdma_worker_start(&d->registering, 1, "reg");
+    if (res == 0)
+        res = mct_rdma_worker_start(&d->deregistering, 1, "dereg");
+    if (res == 0)
+        res = mct_rdma_worker_start(&d->connecting, MCT_RDMA_WORKER_THREADS, "conn");
+    if (res != 0)
+        return res;
+    snprintf(name, sizeof(name), "rdma-nic%u", d->index);
+    res = mct_rdma_thread(&d->thread, mct_rdma_nic_thread, d, name);
+    d->started = res == 0;
+    return res;
+}
+
+/* With the lock held: its threads are to end. */
+static void device_stop(struct mct_rdma_device *d)
+{
+    d->stop = true;
+    mct_rdma_kick(d->kick_fd);
+    pthread_cond_broadcast(&d->registering.wake);
+    pthread_cond_broadcast(&d->deregistering.wake);
+    pthread_cond_broadcast(&d->connecting.wake);
+}
+
+static bool join_until(pthread_t thread, uint64_t end)
+{
+    uint64_t now = mct_rdma_ms(), ms = end > now ? end - now : 0;
+    struct timespec ts;
+
+    clock_gettime(CLOCK_REALTIME, &ts);
+    ts.tv_sec += (time_t)(ms / 1000u);
+    ts.tv_nsec += (long)(ms % 1000u) * 1000000;
+    if (ts.tv_nsec >= 1000000000) {
+        ts.tv_sec++;
+        ts.tv_nsec -= 1000000000;
+    }
+    if (pthread_timedjoin_np(thread, NULL, &ts) == 0)
+        return true;
+    pthread_detach(thread);
+    return false;
+}
+
+static bool join_worker(const struct mct_rdma_worker *w, uint64_t end)
+{
+    bool all = true;
+
+    for (unsigned i = 0; i < w->n; i++)
+        all = join_until(w->threads[i], end) && all;
+    return all;
+}
+
+/* false: a thread hangs; what it may touch has to stay. */
+static bool device_join(struct mct_rdma_device *d, uint64_t end)
+{
+    bool all = true;
+
+    if (d->started)
+        all = join_until(d->thread, end);
+    all = join_worker(&d->registering, end) && all;
+    all = join_worker(&d->deregistering, end) && all;
+    all = join_worker(&d->connecting, end) && all;
+    return all;
+}
+
+/* Adds a nic to the table, unless it is there, and starts its threads. */
+static int add_device(struct mct_rdma *r, const char *device, unsigned port)
+{
+    struct mct_rdma_device *d;
+    unsigned i;
+    int res;
+
+    for (i = 0; i < r->ndevices; i++)
+        if (strcmp(r->devices[i]->device, device) == 0 && r->devices[i]->port == port)
+            return 0;
+    if (strlen(device) >= sizeof(d->device) || port == 0 || port > 255)
+        return 0;
+    if (r->ndevices == MCT_RDMA_NICS_MAX) {
+        if (r->options.log != NULL)
+            r->options.log(MCT_RDMA_LOG_WARNING,
+                           "RDMA device %s/%u is left out: an agent uses %u at most; name those it "
+                           "is to use in "
+                           "[rdma] devices",
+                           device, port, MCT_RDMA_NICS_MAX);
+        pthread_mutex_lock(&r->lock);
+        r->full = true;
+        pthread_mutex_unlock(&r->lock);
+        return 0;
+    }
+    res = device_create(r, device, port, &d);
+    if (res != 0)
+        return res;
+    res = mct_rdma_memories_reserve(r);
+    if (res == 0)
+        res = device_start(d);
+    if (res != 0) {
+        pthread_mutex_lock(&r->lock);
+        device_stop(d);
+        pthread_mutex_unlock(&r->lock);
+        /* they have had nothing to do */
+        (void)device_join(d, UINT64_MAX);
+        device_free(d);
+        return res;
+    }
+    pthread_mutex_lock(&r->lock);
+    r->devices[r->ndevices++] = d;
+    pthread_mutex_unlock(&r->lock);
+    return 0;
+}
+
+/* Those that came after the start. */
+static void take_found(struct mct_rdma *r)
+{
+    struct mct_rdma_found found[MCT_RDMA_NICS_MAX];
+    unsigned n, i;
+    int res;
+
+    pthread_mutex_lock(&r->lock);
+    n = r->nfound;
+    memcpy(found, r->found, n * sizeof(found[0]));
+    r->nfound = 0;
+    pthread_mutex_unlock(&r->lock);
+    for (i = 0; i < n && !r->quiet; i++) {
+        res = add_device(r, found[i].device, found[i].port);
+        if (res != 0 && r->options.log != NULL)
+            r->options.log(MCT_RDMA_LOG_WARNING,
+                           "RDMA device %s/%u has come, and cannot be used yet: %s; it is tried "
+                           "again",
+                           found[i].device, found[i].port, strerror(-res));
+    }
+}
+
 /* ---- results ------------------------------------------------------------------------ */
 
 static void memories_registered(struct mct_rdma_device *d)
@@ -203,6 +383,7 @@ void mct_rdma_run(struct mct_rdma *r)
 
     while (read(r->fd, &n, sizeof(n)) < 0 && errno == EINTR)
         continue;
+    take_found(r);
     pthread_mutex_lock(&r->lock);
     results = r->results;
     memset(&r->results, 0, sizeof(r->results));
@@ -287,108 +468,32 @@ static int check_options(const struct mct_rdma_options *o, char *error, size_t e
     return -EINVAL;
 }
 
-static void device_free(struct mct_rdma_device *d)
+static int add_port(struct mct_rdma *r, struct ibv_device *device, unsigned port)
 {
-    if (d->kick_fd >= 0)
-        close(d->kick_fd);
-    pthread_cond_destroy(&d->some);
-    mct_rdma_worker_fini(&d->registering);
-    mct_rdma_worker_fini(&d->deregistering);
-    mct_rdma_worker_fini(&d->connecting);
-    free(d);
+    return add_device(r, ibv_get_device_name(device), port);
 }
 
-/* Adds a nic to the table, unless it is there; its threads start later. */
-static int add_device(struct mct_rdma *r, const char *device, unsigned port)
-{
-    struct mct_rdma_device *d;
-    unsigned i;
-
-    for (i = 0; i < r->ndevices; i++)
-        if (strcmp(r->devices[i]->device, device) == 0 && r->devices[i]->port == port)
-            return 0;
-    if (strlen(device) >= sizeof(d->device) || port == 0 || port > 255)
-        return 0;
-    if (r->ndevices == MCT_RDMA_NICS_MAX) {
-        if (r->options.log != NULL)
-            r->options.log(MCT_RDMA_LOG_WARNING,
-                           "RDMA device %s/%u is left out: an agent uses %u at most; name those it "
-                           "is to use in "
-                           "[rdma] devices",
-                           device, port, MCT_RDMA_NICS_MAX);
-        return 0;
-    }
-    d = calloc(1, sizeof(*d));
-    if (d == NULL)
-        return -ENOMEM;
-    d->kick_fd = -1;
-    mct_rdma_cond_init(&d->some);
-    mct_rdma_worker_init(&d->registering, d);
-    mct_rdma_worker_init(&d->deregistering, d);
-    mct_rdma_worker_init(&d->connecting, d);
-    d->rdma = r;
-    d->index = r->ndevices;
-    d->port = (uint8_t)port;
-    snprintf(d->device, sizeof(d->device), "%s", device);
-    snprintf(d->name, sizeof(d->name), "%s/%u", device, port);
-    snprintf(d->shown.name, sizeof(d->shown.name), "%s", d->name);
-    snprintf(d->shown.why, sizeof(d->shown.why), "it is being opened");
-    d->shown.node = -1;
-    d->shown.gid_index = -1;
-    d->backoff = 1;
-    d->kick_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (d->kick_fd < 0) {
-        int res = -errno;
-
-        device_free(d);
-        return res;
-    }
-    r->devices[r->ndevices++] = d;
-    return 0;
-}
-
-/* The highest number of a port. sysfs tells it without opening the device, which may hang, or not be allowed. */
-static unsigned count_ports(const struct mct_rdma *r, const char *device)
-{
-    struct mct_sysfs_device s;
-
-    if (mct_sysfs_device(r->options.sysfs, device, &s) != 0 || s.nports == 0)
-        return 1;
-    return s.ports[s.nports - 1];
-}
+struct named {
+    struct mct_rdma *rdma;
+    int res;
+};
 
 static void add_named(void *context, const char *device, unsigned port)
 {
-    struct mct_rdma *r = context;
+    struct named *n = context;
 
-    if (mct_rdma_select_allows(r->options.devices, r->options.deny, device, port))
-        (void)add_device(r, device, port);
+    if (n->res == 0 &&
+        mct_rdma_select_allows(n->rdma->options.devices, n->rdma->options.deny, device, port))
+        n->res = add_device(n->rdma, device, port);
 }
 
 static int find_devices(struct mct_rdma *r)
 {
-    struct ibv_device **list;
-    unsigned port, ports;
-    const char *name;
-    int n = 0, i, res = 0;
+    struct named named = {.rdma = r, .res = mct_rdma_find(r, add_port)};
 
-    list = ibv_get_device_list(&n);
-    /* ENOSYS: the kernel has no RDMA at all */
-    if (list == NULL && errno == ENOMEM)
-        return -ENOMEM;
-    for (i = 0; list != NULL && i < n && res == 0; i++) {
-        name = ibv_get_device_name(list[i]);
-        ports = count_ports(r, name);
-        for (port = 1; port <= ports && res == 0; port++)
-            if (mct_rdma_select_allows(r->options.devices, r->options.deny, name, port))
-                res = add_device(r, name, port);
-    }
-    if (list != NULL)
-        ibv_free_device_list(list);
     /* what is named has a place, even if it comes later */
-    if (res == 0)
-        mct_rdma_select_names(r->options.devices, add_named, r);
-    return res;
+    mct_rdma_select_names(r->options.devices, add_named, &named);
+    return named.res;
 }
 
 static void say_unmatched(void *context, const char *text)
@@ -400,25 +505,6 @@ static void say_unmatched(void *context, const char *text)
                        "[rdma] devices: '%s' matches no RDMA device of this host that is allowed; "
                        "`mcshm doctor rdma` lists them",
                        text);
-}
-
-static int start_device(struct mct_rdma_device *d)
-{
-    char name[16];
-    int res;
-
-    snprintf(name, sizeof(name), "rdma-nic%u", d->index);
-    res = mct_rdma_thread(&d->thread, mct_rdma_nic_thread, d, name);
-    d->started = res == 0;
-    if (res != 0)
-        return res;
-    /* a large range has helpers of its own; an unreachable peer takes a second of the one that looks for it */
-    res = mct_rdma_worker_start(&d->registering, 1, "reg");
-    if (res == 0)
-        res = mct_rdma_worker_start(&d->deregistering, 1, "dereg");
-    if (res == 0)
-        res = mct_rdma_worker_start(&d->connecting, MCT_RDMA_WORKER_THREADS, "conn");
-    return res;
 }
 
 static bool all_settled(struct mct_rdma *r)
@@ -472,6 +558,7 @@ int mct_rdma_create(const struct mct_rdma_options *o, const struct mct_rdma_host
         return -ENOMEM;
     }
     pthread_mutex_init(&r->lock, NULL);
+    mct_rdma_cond_init(&r->find);
     r->options = *o;
     r->host = *h;
     r->quiet = true;
@@ -486,8 +573,8 @@ int mct_rdma_create(const struct mct_rdma_options *o, const struct mct_rdma_host
         res = r->fd < 0 ? -errno : -ENOMEM;
     if (res == 0)
         res = find_devices(r);
-    for (i = 0; res == 0 && i < r->ndevices; i++)
-        res = start_device(r->devices[i]);
+    if (res == 0)
+        res = mct_rdma_finder_start(r);
     if (res != 0) {
         snprintf(error, error_size, "%s while RDMA devices were looked for", strerror(-res));
         mct_rdma_destroy(r);
@@ -515,46 +602,6 @@ static bool no_memories(struct mct_rdma *r)
     return r->memories == NULL;
 }
 
-static bool join_until(pthread_t thread, uint64_t end)
-{
-    uint64_t now = mct_rdma_ms(), ms = end > now ? end - now : 0;
-    struct timespec ts;
-
-    clock_gettime(CLOCK_REALTIME, &ts);
-    ts.tv_sec += (time_t)(ms / 1000u);
-    ts.tv_nsec += (long)(ms % 1000u) * 1000000;
-    if (ts.tv_nsec >= 1000000000) {
-        ts.tv_sec++;
-        ts.tv_nsec -= 1000000000;
-    }
-    if (pthread_timedjoin_np(thread, NULL, &ts) == 0)
-        return true;
-    pthread_detach(thread);
-    return false;
-}
-
-static bool join_worker(const struct mct_rdma_worker *w, uint64_t end)
-{
-    bool all = true;
-
-    for (unsigned i = 0; i < w->n; i++)
-        all = join_until(w->threads[i], end) && all;
-    return all;
-}
-
-/* false: a thread hangs; what it may touch has to stay. */
-static bool join_device(struct mct_rdma_device *d, uint64_t end)
-{
-    bool all = true;
-
-    if (d->started)
-        all = join_until(d->thread, end);
-    all = join_worker(&d->registering, end) && all;
-    all = join_worker(&d->deregistering, end) && all;
-    all = join_worker(&d->connecting, end) && all;
-    return all;
-}
-
 void mct_rdma_destroy(struct mct_rdma *r)
 {
     struct mct_rdma_memory *m;
@@ -576,18 +623,15 @@ void mct_rdma_destroy(struct mct_rdma *r)
         all = run_until(r, no_memories, END_MS);
     end = mct_rdma_ms() + END_MS;
     pthread_mutex_lock(&r->lock);
-    for (i = 0; i < r->ndevices; i++) {
-        struct mct_rdma_device *d = r->devices[i];
-
-        d->stop = true;
-        mct_rdma_kick(d->kick_fd);
-        pthread_cond_broadcast(&d->registering.wake);
-        pthread_cond_broadcast(&d->deregistering.wake);
-        pthread_cond_broadcast(&d->connecting.wake);
-    }
+    for (i = 0; i < r->ndevices; i++)
+        device_stop(r->devices[i]);
+    r->stop = true;
+    pthread_cond_broadcast(&r->find);
     pthread_mutex_unlock(&r->lock);
     for (i = 0; i < r->ndevices; i++)
-        all = join_device(r->devices[i], end) && all;
+        all = device_join(r->devices[i], end) && all;
+    if (r->finding)
+        all = join_until(r->finder, end) && all;
     if (!all) {
         if (r->options.log != NULL)
             r->options.log(
@@ -607,6 +651,7 @@ void mct_rdma_destroy(struct mct_rdma *r)
     if (r->fd >= 0)
         close(r->fd);
     pthread_mutex_destroy(&r->lock);
+    pthread_cond_destroy(&r->find);
     free(r->devices_list);
     free(r->deny_list);
     free(r->sysfs);

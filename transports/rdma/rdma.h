@@ -94,15 +94,15 @@ struct mct_rdma_nic {
 
 struct mct_rdma_host {
     void *context;
-    /* From mct_rdma_run(): a nic has become another: state, GID, MTU, id. */
+    /* From mct_rdma_run(): a nic has become another: state, GID, MTU, id; or there is one more. */
     void (*changed)(void *context, unsigned nic);
     /* From mct_rdma_run(): memories have keys on more or fewer nics than before. */
     void (*keys_changed)(void *context);
 };
 
 /*
- * Opens every device that the lists allow, and waits for all, for at most five seconds. Those that come later
- * are used if `devices` names them (not by a pattern), or if they were there before. 0 also where there is none, or none could be
+ * Opens every device that the lists allow, and waits for all, for at most five seconds. Those that come later are found
+ * within some ten seconds, as long as there are fewer than MCT_RDMA_NICS_MAX. 0 also where there is none, or none could be
  * opened: mct_rdma_nics() tells. Error: the lists are malformed, or memory or descriptors are out; one
  * sentence in `error`. It sets an environment variable of libibverbs: called
  * while no other thread asks for one.

@@ -151,12 +151,14 @@ finish(x)
 for n in nodes:
     os.chmod(n, modes[n])
 
-# devices go and come back under traffic; then all of them
-x = a.agent()
+# a device comes after the start, others go and come back under traffic; then all of them
+a.remove_device(1)
+x = a.agent("rdma.devices=rxea[01]")  # a pattern keeps no place for it
 owner = Owner(y, "owner", 4 * SIZE)
 meet(x, owner)
 traffic = Traffic(x, owner, lanes=4, size=SIZE, paths=RDMA)
 traffic.progress()
+a.add_device(1)
 x.await_rails(y, 0, 1)
 for side, rail in ((a, 0), (b, 1)):
     side.remove_device(rail)
