@@ -321,14 +321,20 @@ void mcd_way_rdma_left(struct mcd_way *w)
     }
 }
 
+static bool is_ipv4(const uint8_t gid[16])
+{
+    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+
+    return memcmp(gid, mapped, sizeof(mapped)) == 0;
+}
+
 /* A device with its address, IPv4 as such. */
 static void print_end(const char *name, const struct mcd_nic_key *key, char *out, size_t size)
 {
-    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
     char text[INET6_ADDRSTRLEN] = "";
 
-    if (memcmp(key->gid, mapped, sizeof(mapped)) == 0)
-        inet_ntop(AF_INET, key->gid + sizeof(mapped), text, sizeof(text));
+    if (is_ipv4(key->gid))
+        inet_ntop(AF_INET, key->gid + 12, text, sizeof(text));
     else if (key->id != 0)
         inet_ntop(AF_INET6, key->gid, text, sizeof(text));
     snprintf(out, size, "%s%s%s", name, text[0] != '\0' ? " " : "", text);
@@ -488,6 +494,11 @@ static void look_at_ends(struct mcd_way *w, unsigned rail, const struct mct_rdma
     r->own = own;
     r->theirs = theirs;
     r->unusable = own.id == 0 || theirs.id == 0;
+    /* a device that has lost its IPv4 address falls back to a link-local one, mostly for a moment */
+    if (!r->unusable && !nic->infiniband && is_ipv4(own.gid) != is_ipv4(theirs.gid)) {
+        r->unusable = true;
+        snprintf(r->why, sizeof(r->why), "one end has an IPv4 address, the other one an IPv6 one");
+    }
     r->failures = r->adopted = 0;
     r->retry_at = r->few_until = 0;
     if (r->unusable)

@@ -183,6 +183,30 @@ Test(pairing, another_address_gets_other_connections, .timeout = 60)
     fini(&w);
 }
 
+/* Its IPv4 address is taken away: what is left cannot reach the peer's, and nobody tries. */
+Test(pairing, addresses_of_two_kinds_are_not_tried, .timeout = 60)
+{
+    struct fake_gid v6 = {
+        .gid = {[0] = 0xfe, [1] = 0x80, [15] = 9}, .type = IBV_GID_TYPE_ROCE_V2, .ifindex = 1};
+    struct fake_gid v4 = {.gid = {[10] = 0xff, [11] = 0xff, [12] = 10, [13] = 88, [15] = 9},
+                          .type = IBV_GID_TYPE_ROCE_V2,
+                          .ifindex = 1};
+    struct mcd_way_ends ends;
+    struct world w;
+
+    init(&w);
+    begin(&w);
+    await(&w, is_up(&w, w.da[0], 2) && is_up(&w, w.da[1], 2));
+    fake_gid(w.db[1], 1, 1, &v6, true);
+    await(&w, is_down(&w, w.da[1], MCD_RAIL_ADDRESS) && served(&w) == 2);
+    cr_assert(mcd_way_ends(ag_peer(&w.a, &w.b), 0, (unsigned)rail_of(&w, w.da[1]), &ends));
+    cr_assert(strstr(ends.why, "IPv6") != NULL, "%s", ends.why);
+    cr_assert_eq(fake_count(FAKE_QP, w.db[1]), 0u);
+    fake_gid(w.db[1], 1, 1, &v4, true);
+    await(&w, is_up(&w, w.da[1], 2) && served(&w) == 4);
+    fini(&w);
+}
+
 Test(pairing, a_device_that_comes_back_has_its_rail_again, .timeout = 60)
 {
     struct mcd_route_report r;
