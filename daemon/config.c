@@ -12,6 +12,7 @@
 #include "rule.h"
 #include "shm/abi.h"
 #include "shm/inbox.h"
+#include "transports/rdma/rdma.h"
 
 #define TEXT MCD_KEY_TEXT
 #define NUMBER MCD_KEY_NUMBER
@@ -465,6 +466,10 @@ int mcd_config_gid_index(const struct mcd_config *c)
 
 int mcd_config_check(const struct mcd_config *c, char *error, size_t error_size)
 {
+    const struct {
+        const char *key, *value;
+    } lists[] = {{"devices", c->rdma_devices}, {"deny", c->rdma_deny}};
+
     if (c->page_size != MiB(2) && c->page_size != GiB(1)) {
         snprintf(error, error_size, "[pool] page_size = %llu: want 2M or 1G",
                  (unsigned long long)c->page_size);
@@ -520,6 +525,14 @@ int mcd_config_check(const struct mcd_config *c, char *error, size_t error_size)
         snprintf(error, error_size, "[rdma] gid_index = %s: want auto or 0 to 65535",
                  c->rdma_gid_index);
         return -EINVAL;
+    }
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        char what[256];
+
+        if (mct_rdma_select_check(lists[i].value, what, sizeof(what)) != 0) {
+            snprintf(error, error_size, "[rdma] %s: %s", lists[i].key, what);
+            return -EINVAL;
+        }
     }
     if (c->rdma_enable == MCD_RDMA_REQUIRE && strcmp(c->peer_listen, "off") == 0) {
         snprintf(

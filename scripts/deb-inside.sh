@@ -97,7 +97,7 @@ install() {
 
     step "a changed configuration outlives reinstalling"
     sed -i 's/^deadline_ms = .*/deadline_ms = 12345/' /etc/mcshm/mcshmd.ini
-    quietly apt-get install -y --reinstall /packages/mcshm_*.deb
+    quietly apt-get install -y --no-install-recommends --reinstall /packages/mcshm_*.deb
     grep -q '^deadline_ms = 12345' /etc/mcshm/mcshmd.ini || fail "the configuration was overwritten"
     /usr/share/mcshm/hugepages/persist.sh --size 2M --count 8 >/tmp/log 2>&1 || grep -q 'no hugepages' /tmp/log || fail "$(cat /tmp/log)"
     kill -TERM "$agent"

@@ -267,7 +267,6 @@ void mct_rdma_note(struct mct_rdma_device *d, unsigned notes); /* with the lock 
 void mct_rdma_post(struct mct_rdma_device *d, struct mct_rdma_job *j);
 
 /* select.c */
-int mct_rdma_select_check(const char *list, char *error, size_t error_size);
 bool mct_rdma_select_allows(const char *devices, const char *deny, const char *device,
                             unsigned port);
 /* Calls back for each name of a list that is no pattern: its device and port. */

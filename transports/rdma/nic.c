@@ -375,7 +375,12 @@ static int open_device(struct mct_rdma_device *d, char *why, size_t size)
     list = ibv_get_device_list(&n);
     if (list == NULL) {
         res = errno != 0 ? -errno : -ENOSYS;
-        snprintf(why, size, "the list of RDMA devices cannot be read: %s", strerror(-res));
+        if (res == -ENOSYS)
+            snprintf(why, size,
+                     "this host's kernel shows programs no RDMA devices: neither a driver nor the "
+                     "module ib_uverbs is loaded");
+        else
+            snprintf(why, size, "the list of RDMA devices cannot be read: %s", strerror(-res));
         goto out;
     }
     device = find(list, n, d->device);

@@ -100,6 +100,10 @@ struct mct_rdma_host {
     void (*keys_changed)(void *context);
 };
 
+/* Is this a list as `devices` and `deny` are: NAME, NAME/PORT (1..255) or patterns of either, parted by commas or
+ * blanks? 0, or -EINVAL and a sentence about the first entry that is not. Any thread. */
+int mct_rdma_select_check(const char *list, char *error, size_t error_size);
+
 /*
  * Opens every device that the lists allow, and waits for all, for at most five seconds. Those that come later are found
  * within some ten seconds, as long as there are fewer than MCT_RDMA_NICS_MAX. 0 also where there is none, or none could be

@@ -52,16 +52,15 @@ int mct_rdma_select_check(const char *list, char *error, size_t error_size)
         slash = strchr(entry, '/');
         if (strlen(entry) >= MCT_RDMA_NAME_MAX) {
             snprintf(error, error_size,
-                     "'%s...' in a list of RDMA devices is longer than the %u characters of a name",
+                     "'%s...' in a list of RDMA devices: want a name of at most %u characters",
                      entry, MCT_RDMA_NAME_MAX - 1);
             return -EINVAL;
         }
         if (slash == entry || (slash != NULL && strchr(slash + 1, '/') != NULL) ||
             (slash != NULL && !is_pattern(entry) && port_of(slash + 1) == 0)) {
             snprintf(error, error_size,
-                     "'%s' in a list of RDMA devices is neither NAME nor NAME/PORT with a port of "
-                     "1 to 255, "
-                     "nor a pattern of either",
+                     "'%s' in a list of RDMA devices: want NAME, NAME/PORT with a port of 1 to "
+                     "255, or a pattern of either",
                      entry);
             return -EINVAL;
         }
