@@ -12,6 +12,7 @@
 #include "rule.h"
 #include "shm/abi.h"
 #include "shm/inbox.h"
+#include "transports/rdma/gid.h"
 #include "transports/rdma/rdma.h"
 
 #define TEXT MCD_KEY_TEXT
@@ -170,7 +171,7 @@ static const struct mcd_key keys[] = {
     {"rdma", "deny", TEXT, K(rdma_deny), "", 0, 255, NULL, "list",
      "devices or ports that are never used; goes before devices", false},
     {"rdma", "gid_index", TEXT, K(rdma_gid_index), "auto", 1, 5, NULL, "auto or number",
-     "entry of each port's GID table, 0 to 65535; auto: chosen, `mcshm doctor rdma` tells why",
+     "entry of each port's GID table, 0 to 255; auto: chosen, `mcshm doctor rdma` tells why",
      false},
     {"rdma", "queue_pairs", NUMBER, K(rdma_queue_pairs), "2", 1, 16, NULL, "queue pairs",
      "of each engine and rail", false},
@@ -461,7 +462,7 @@ int mcd_config_gid_index(const struct mcd_config *c)
     if (c->rdma_gid_index[0] < '0' || c->rdma_gid_index[0] > '9')
         return -2;
     v = strtoul(c->rdma_gid_index, &end, 10);
-    return *end != '\0' || v > 65535 ? -2 : (int)v;
+    return *end != '\0' || v > MCT_GID_INDEX_MAX ? -2 : (int)v;
 }
 
 int mcd_config_check(const struct mcd_config *c, char *error, size_t error_size)
@@ -522,8 +523,8 @@ int mcd_config_check(const struct mcd_config *c, char *error, size_t error_size)
         return -EINVAL;
     }
     if (mcd_config_gid_index(c) < -1) {
-        snprintf(error, error_size, "[rdma] gid_index = %s: want auto or 0 to 65535",
-                 c->rdma_gid_index);
+        snprintf(error, error_size, "[rdma] gid_index = %s: want auto or 0 to %d",
+                 c->rdma_gid_index, MCT_GID_INDEX_MAX);
         return -EINVAL;
     }
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {

@@ -212,7 +212,7 @@ Test(config, contradictions_are_refused)
                                       "pool.page_size=4M",    "pool.address_base=33000000M",
                                       "pool.extent_size=2G",  "queue.args_size=16385",
                                       "rdma.chunk=1025K",     "rdma.gid_index=one",
-                                      "rdma.gid_index=70000", "rdma.enable=require",
+                                      "rdma.gid_index=256",   "rdma.enable=require",
                                       "rdma.devices=a,b/256", "rdma.deny=mlx5_0/x"};
 
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
