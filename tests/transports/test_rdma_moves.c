@@ -97,6 +97,34 @@ Test(rdma_moves, longer_than_a_message)
     fix_fini(&f);
 }
 
+/* A pair has few READs at a time: were only the last of them to ask, it would have none under way when that one is back. */
+Test(rdma_moves, reads_ask_before_they_run_dry)
+{
+    struct fix f;
+    struct mct_slice s[16], *list[16];
+    struct fake_stats before, after;
+
+    fix_devices(&f, 1);
+    f.o.max_reads = 16;
+    fix_open(&f);
+    fix_join(&f, 0);
+    cr_assert_eq(f.pa[0]->reads, 16u);
+    for (unsigned i = 0; i < 16; i++) {
+        s[i] = fix_slice(&f, MCT_READ, i * 4096, i * 4096, 4096);
+        list[i] = &s[i];
+    }
+    fake_stats(f.a.devices[0], &before);
+    cr_assert_eq(mct_rdma_ops.post(f.link, list, 16), 16u);
+    fix_until(&f, f.a.done == 16);
+    fake_stats(f.a.devices[0], &after);
+    cr_assert_eq(after.doorbells - before.doorbells, 1u);
+    cr_assert_eq(after.signalled - before.signalled, 4u, "every 4th asks for a completion");
+    for (unsigned i = 0; i < 16; i++)
+        cr_assert_eq(s[i].status, MCS_OK);
+    fix_check_alive(&f);
+    fix_fini(&f);
+}
+
 Test(rdma_moves, batches)
 {
     struct fix f;

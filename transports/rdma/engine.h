@@ -29,8 +29,9 @@
 #define MCT_RDMA_BATCHES 8u /* of one port in one turn */
 #define MCT_RDMA_SIGNAL                                                                            \
     16u /* every n-th work request asks for a completion, and the last of a chain */
-#define MCT_RDMA_PIECES 64u /* work requests of one slice */
-#define MCT_RDMA_CHAIN 256u /* work requests put together before they are posted */
+#define MCT_RDMA_READ_PARTS 4u /* and of READs so many of those that a pair has at a time */
+#define MCT_RDMA_PIECES 64u    /* work requests of one slice */
+#define MCT_RDMA_CHAIN 256u    /* work requests put together before they are posted */
 #define MCT_RDMA_SLOTS 65536u
 #define MCT_RDMA_NO_BUFFER UINT32_MAX
 #define MCT_RDMA_PAYLOAD (MCT_RDMA_MESSAGE - (uint32_t)sizeof(struct mct_rdma_header))

@@ -102,6 +102,16 @@ bool mct_rdma_has_room(const struct mct_rdma_conn *c, uint32_t n)
     return c->pair->depth - (c->posted - c->known) >= n && c->poller->credit >= n;
 }
 
+/* The newest work request asks for a completion. */
+static void ask(struct mct_rdma_conn *c, struct ibv_send_wr *wr)
+{
+    c->unsignaled = 0;
+    if ((wr->send_flags & IBV_SEND_SIGNALED) != 0)
+        return;
+    wr->send_flags |= IBV_SEND_SIGNALED;
+    mct_rdma_count(c->t, signals, 1);
+}
+
 struct ibv_send_wr *mct_rdma_chain(struct mct_rdma_conn *c, const struct mct_rdma_sent *sent)
 {
     struct mct *t = c->t;
@@ -117,11 +127,8 @@ struct ibv_send_wr *mct_rdma_chain(struct mct_rdma_conn *c, const struct mct_rdm
     c->ring[c->posted++ % c->pair->depth] = *sent;
     c->poller->credit--;
     t->outstanding++;
-    if (++c->unsignaled == MCT_RDMA_SIGNAL) {
-        c->unsignaled = 0;
-        wr->send_flags = IBV_SEND_SIGNALED;
-        mct_rdma_count(t, signals, 1);
-    }
+    if (++c->unsignaled == MCT_RDMA_SIGNAL)
+        ask(c, wr);
     if (c->head == NULL) {
         c->head = wr;
         c->chain_next = t->chains;
@@ -160,11 +167,7 @@ static void flush_one(struct mct_rdma_conn *c)
     struct ibv_send_wr *bad = c->head;
     int res;
 
-    if ((c->tail->send_flags & IBV_SEND_SIGNALED) == 0) {
-        c->tail->send_flags |= IBV_SEND_SIGNALED;
-        mct_rdma_count(t, signals, 1);
-    }
-    c->unsignaled = 0;
+    ask(c, c->tail);
     mct_rdma_count(t, doorbells, 1);
     res = ibv_post_send(c->pair->qp, c->head, &bad);
     c->head = c->tail = NULL;
@@ -308,6 +311,9 @@ static enum mct_rdma_placed place(struct mct_rdma_conn *c, struct mct_slice *s)
         wr->sg_list->lkey = p->lkey;
         wr->wr.rdma.remote_addr = p->remote;
         wr->wr.rdma.rkey = MCS_FAIL(rdma_guess) == 0 ? p->rkey : ~p->rkey;
+        /* READs are few at a time: their room is known again before they have run dry */
+        if (read && c->unsignaled >= c->pair->reads / MCT_RDMA_READ_PARTS)
+            ask(c, wr);
     }
     return MCT_RDMA_PLACED;
 }
