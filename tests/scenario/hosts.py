@@ -441,13 +441,13 @@ class Traffic(threading.Thread):
     """
 
     def __init__(self, agent, owner, lanes=4, size=MiB, offset=0, tolerant=False, deadline_us=0, seed=1,
-                 fresh=None, paths=("tcp",)):
+                 fresh=None, paths=("tcp",), strict=False):
         super().__init__(daemon=True)
         self.owner, self.lanes, self.size, self.offset = owner, lanes, size, offset
         self.tolerant, self.deadline_us, self.fresh = tolerant, deadline_us, fresh
         self.paths, self.took = paths, collections.Counter()
         self.rng = random.Random(seed)
-        self.c = Client(agent.socket, "traffic")
+        self.c = Client(agent.socket, "traffic", strict=strict)
         self.out, self.back = self.c.alloc(lanes * size), self.c.alloc(lanes * size)
         self.segment = self.c.open(owner.names)
         self.rounds, self.bytes, self.failures = 0, 0, collections.Counter()
