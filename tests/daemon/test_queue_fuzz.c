@@ -123,7 +123,8 @@ Test(queue_fuzz, beside_a_running_engine)
     finish_command(&b, &c, MCD_COMMAND_ADD, &b.w.good);
     finish_command(&b, &c, MCD_COMMAND_ADD, &b.w.offender);
     cr_assert_eq(pthread_create(&offender, NULL, run_offender, &b), 0);
-    for (unsigned i = 0; b.w.ended < HONEST_TASKS; i++) {
+    /* on, too, until the offender has had a turn of the processor and was found out */
+    for (unsigned i = 0; b.w.ended < HONEST_TASKS || lives < 2; i++) {
         submit_honest(&b.w, (uint8_t)(i * 7));
         if (mcs_queue_must_wake(&b.w.good.client))
             cr_assert_eq(write(b.doorbell, &one, sizeof(one)), (ssize_t)sizeof(one));
@@ -149,7 +150,6 @@ Test(queue_fuzz, beside_a_running_engine)
     check_memory(&b.w);
     fprintf(stderr, "%llu offences in %u lives of a queue\n", (unsigned long long)b.offences,
             lives);
-    cr_assert_gt(lives, 1, "the engine has noticed something");
     destroy(&b.w);
     mcd_engine_destroy(g);
     close(b.doorbell);
