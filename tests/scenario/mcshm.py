@@ -180,6 +180,21 @@ def await_(condition, what, seconds=PATIENCE):
         time.sleep(0.005)
 
 
+def stop_all_of(pid, what):
+    """SIGSTOP, and all threads of the process have stopped. The signal alone returns before that: one that sleeps
+    may be woken by what comes next, and go on for a while."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = f"/proc/{pid}/task"
+
+    def stopped():
+        try:
+            return all(open(f"{tasks}/{t}/stat").read().rpartition(")")[2].split()[0] == "T"
+                       for t in os.listdir(tasks))
+        except (FileNotFoundError, ProcessLookupError):  # one of them has just ended
+            return False
+    await_(stopped, f"{what} to stand still")
+
+
 def refused(status, call, *args):
     """call(*args) must fail with this status; returns the sentence."""
     try:
@@ -462,17 +477,7 @@ class Agent:
         self.process.wait()
 
     def freeze(self):
-        """SIGSTOP, and all of its threads have stopped."""
-        os.kill(self.pid(), signal.SIGSTOP)
-
-        def stopped():
-            tasks = f"/proc/{self.pid()}/task"
-            try:
-                return all(open(f"{tasks}/{t}/stat").read().rpartition(")")[2].split()[0] == "T"
-                           for t in os.listdir(tasks))
-            except (FileNotFoundError, ProcessLookupError):  # one of them has just ended
-                return False
-        await_(stopped, "the agent to stand still")
+        stop_all_of(self.pid(), "the agent")
 
     def thaw(self):
         os.kill(self.pid(), signal.SIGCONT)
@@ -574,6 +579,12 @@ class Child:
     def kill(self, how=signal.SIGKILL):
         os.kill(self.pid, how)
         return os.waitpid(self.pid, 0)[1]
+
+    def freeze(self):
+        stop_all_of(self.pid, "a child")
+
+    def thaw(self):
+        os.kill(self.pid, signal.SIGCONT)
 
     def join(self):
         equal(os.waitpid(self.pid, 0)[1], 0, "exit status of a child")

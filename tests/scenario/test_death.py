@@ -54,7 +54,7 @@ for i in range(3):
 # stopped: it keeps what it has, and the others go on
 child = Child(busy_client)
 child.pipe.recv()
-os.kill(child.pid, signal.SIGSTOP)
+child.freeze()
 self_segment = owner.open("target")
 other = owner.alloc(4096)
 equal(owner.write(other, self_segment, address, 4096).state, COMPLETED, "beside a stopped client")

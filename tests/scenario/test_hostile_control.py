@@ -155,7 +155,7 @@ def hold_everything(pipe):
 
 stopped = Child(hold_everything)
 stopped.pipe.recv()
-os.kill(stopped.pid, signal.SIGSTOP)
+stopped.freeze()
 segment = good.open("stopped")
 b = good.batch(200)
 ends = {}

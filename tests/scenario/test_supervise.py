@@ -48,6 +48,14 @@ def restarts_of(child):
     return n
 
 
+def await_recovery(agent, what, **wanted):
+    """Until status() says so of those who come back; if it never does, what it says of them all, and the log."""
+    def told():
+        return {k: agent.ask(*q)[k] for k, q in (("recovery", ["status"]), ("sessions", ["ls", "sessions"]))}
+    await_(lambda: wanted.items() <= agent.status()["recovery"].items(),
+           lambda: f"{what}: wanted {wanted}: {told()}\n{agent.text()}")
+
+
 def ended(child):
     child.pipe.send("end")
     child.join()
@@ -80,13 +88,13 @@ await_(lambda: restarts_of(one) > lives, "the client to be back after two deaths
 
 # a client dies while there is no agent; another stands still over two restarts
 two, three = owner_of(agent, "two"), owner_of(agent, "three")
-os.kill(three.pid, signal.SIGSTOP)
+three.freeze()
 agent.process.send_signal(signal.SIGSTOP)  # nobody starts the agent
 pid = agent.kill_agent()
 two.kill()
 agent.process.send_signal(signal.SIGCONT)
 agent.await_next(pid)
-await_(lambda: agent.status()["recovery"]["away"] == 1, "the dead one to be missed, and the one that stands still not")
+await_recovery(agent, "the dead one to be missed, and the one that stands still not", away=1, coming=0)
 names = [s["name"] for s in agent.ask("ls", "segments")["segments"]]
 equal(sorted(names), ["one", "three"], "names")
 c = Client(agent.socket, "looker")
@@ -98,8 +106,8 @@ t = c.run(Request(opcode=READ, segment=s, priority=NORMAL, local=p, remote_addre
           pieces=[(0, 0, 64)])
 equal((t.state, t.error), (FAILED, AGENT_RESTARTED), "a list to memory that is not back")
 agent.await_next(agent.kill_agent())
-os.kill(three.pid, signal.SIGCONT)
-await_(lambda: agent.status()["recovery"]["away"] == 0, "the one that stood still")
+three.thaw()
+await_recovery(agent, "the one that stood still", away=0)
 await_(lambda: restarts_of(three) > 0, "the one that stood still to say so")
 await_(lambda: c.info().restarts == 1, "the looker")
 equal(c.read(p, s, three.address, 4096).state, COMPLETED, "the same task, by the same handle")
@@ -114,7 +122,7 @@ agent.await_next(agent.kill_agent())
 after = Client(agent.socket, "leaver", reconnect_ms=0)
 after.publish("leaver")
 after.close()
-await_(lambda: agent.status()["recovery"]["away"] == 0, "nobody to be waited for")
+await_recovery(agent, "nobody to be waited for", away=0)
 await_(lambda: agent.status()["pool"]["used"] == used, lambda: f"its memory: {agent.status()['pool']}, not {used}")
 refused(AGENT_DOWN, leaver.alloc, 64)
 leaver.close()
@@ -284,7 +292,7 @@ if os.geteuid() == 0:
     os.kill(agent.process.pid, signal.SIGCONT)
     agent.await_next(pid)
     await_(lambda: restarts_of(one) == 1, "the client to be back, whose process the agent cannot see")
-    await_(lambda: agent.status()["recovery"]["away"] == 0, "the dead one to be given up after recovery_s")
+    await_recovery(agent, "the dead one to be given up after recovery_s", away=0)
     check("has not come back in [agent] recovery_s" in agent.text(), agent.text())
     ended(one)
     await_(agent.empty, "all to go")
