@@ -7,7 +7,6 @@
  * Nothing is posted before the peer has said that its queue pair receives.  One that has ended, whatever
  * for, is ended at the peer as well (UNPAIR, unpair.c), and only its answer settles what was lost with it.
  */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +19,7 @@
 #include "pair.h"
 #include "shm/failpoint.h"
 #include "shm/status.h"
+#include "transports/rdma/gid.h"
 #include "way.h"
 
 #define MS UINT64_C(1000000)
@@ -321,22 +321,13 @@ void mcd_way_rdma_left(struct mcd_way *w)
     }
 }
 
-static bool is_ipv4(const uint8_t gid[16])
-{
-    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
-
-    return memcmp(gid, mapped, sizeof(mapped)) == 0;
-}
-
 /* A device with its address, IPv4 as such. */
 static void print_end(const char *name, const struct mcd_nic_key *key, char *out, size_t size)
 {
-    char text[INET6_ADDRSTRLEN] = "";
+    char text[MCT_GID_TEXT_MAX] = "";
 
-    if (is_ipv4(key->gid))
-        inet_ntop(AF_INET, key->gid + 12, text, sizeof(text));
-    else if (key->id != 0)
-        inet_ntop(AF_INET6, key->gid, text, sizeof(text));
+    if (key->id != 0) /* else it is away */
+        (void)mct_gid_text(key->gid, text);
     snprintf(out, size, "%s%s%s", name, text[0] != '\0' ? " " : "", text);
 }
 
@@ -415,32 +406,48 @@ static bool nth_with_nth(unsigned own, unsigned nown, unsigned theirs, unsigned 
     return nown >= ntheirs ? own % ntheirs == theirs : theirs % nown == own;
 }
 
+/* May they go together? In the first pass those of one network do, in the second one all of one link layer. */
+static bool together(unsigned pass, const struct mcd_own_nic *own,
+                     const struct mcd_peer_nic *theirs)
+{
+    return own->known &&
+           (pass == 0 ? same_network(own, theirs) : own->infiniband == theirs->infiniband);
+}
+
+/* Among those that each of them may go with, are they each other's? */
+static bool belong(const struct mcd_peer *p, unsigned pass, unsigned own, unsigned nown,
+                   unsigned theirs)
+{
+    const struct mcd_own_nic *nics = p->cluster->nics;
+    unsigned before_own = 0, all_own = 0, before = 0, all = 0;
+
+    for (unsigned i = 0; i < nown; i++) {
+        bool may = together(pass, &nics[i], &p->nics[theirs]);
+
+        all_own += may;
+        before_own += may && i < own;
+    }
+    for (unsigned i = 0; i < p->nnics; i++) {
+        bool may = together(pass, &nics[own], &p->nics[i]);
+
+        all += may;
+        before += may && i < theirs;
+    }
+    return nth_with_nth(before_own, all_own, before, all);
+}
+
 static void pair_devices(struct mcd_way *w, const struct mct_rdma_nic *nics, unsigned nown)
 {
     const struct mcd_peer *p = w->peer;
-    const struct mcd_own_nic *own = p->cluster->nics;
     bool any = false;
 
     for (unsigned pass = 0; pass < 2 && !any; pass++) {
         for (unsigned i = 0; i < nown; i++) {
             for (unsigned k = 0; k < p->nnics; k++) {
-                unsigned before_own = 0, all_own = 0, before = 0, all = 0;
-
-#define TOGETHER(o, t)                                                                             \
-    ((o)->known && (pass == 0 ? same_network(o, t) : (o)->infiniband == (t)->infiniband))
-                if (!TOGETHER(&own[i], &p->nics[k]))
+                if (!together(pass, &p->cluster->nics[i], &p->nics[k]))
                     continue;
-                for (unsigned j = 0; j < nown; j++) {
-                    all_own += TOGETHER(&own[j], &p->nics[k]);
-                    before_own += j < i && TOGETHER(&own[j], &p->nics[k]);
-                }
-                for (unsigned j = 0; j < p->nnics; j++) {
-                    all += TOGETHER(&own[i], &p->nics[j]);
-                    before += j < k && TOGETHER(&own[i], &p->nics[j]);
-                }
-#undef TOGETHER
                 any = true;
-                if (nth_with_nth(before_own, all_own, before, all))
+                if (belong(p, pass, i, nown, k))
                     add_rail(w, i, &nics[i], k);
             }
         }
@@ -495,7 +502,8 @@ static void look_at_ends(struct mcd_way *w, unsigned rail, const struct mct_rdma
     r->theirs = theirs;
     r->unusable = own.id == 0 || theirs.id == 0;
     /* a device that has lost its IPv4 address falls back to a link-local one, mostly for a moment */
-    if (!r->unusable && !nic->infiniband && is_ipv4(own.gid) != is_ipv4(theirs.gid)) {
+    if (!r->unusable && !nic->infiniband &&
+        mct_gid_is_ipv4(own.gid) != mct_gid_is_ipv4(theirs.gid)) {
         r->unusable = true;
         snprintf(r->why, sizeof(r->why), "one end has an IPv4 address, the other one an IPv6 one");
     }

@@ -24,9 +24,14 @@ static bool is_zero(const uint8_t gid[16])
     return memcmp(gid, zero, sizeof(zero)) == 0;
 }
 
+bool mct_gid_is_ipv4(const uint8_t gid[16])
+{
+    return memcmp(gid, mapped, sizeof(mapped)) == 0;
+}
+
 static enum kind kind_of(const uint8_t gid[16])
 {
-    if (memcmp(gid, mapped, sizeof(mapped)) == 0) {
+    if (mct_gid_is_ipv4(gid)) {
         if (gid[12] == 0 || gid[12] == 127 || gid[12] >= 224)
             return UNUSABLE;
         return gid[12] == 169 && gid[13] == 254 ? IPV4_LINK_LOCAL : IPV4;
@@ -78,7 +83,7 @@ static bool better(const struct mct_gid_entry *a, const struct rating *ra,
 
 const char *mct_gid_text(const uint8_t gid[16], char out[MCT_GID_TEXT_MAX])
 {
-    bool v4 = memcmp(gid, mapped, sizeof(mapped)) == 0;
+    bool v4 = mct_gid_is_ipv4(gid);
 
     return inet_ntop(v4 ? AF_INET : AF_INET6, v4 ? gid + sizeof(mapped) : gid, out,
                      MCT_GID_TEXT_MAX);

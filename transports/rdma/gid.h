@@ -53,6 +53,8 @@ int mct_gid_choose(const struct mct_gid_entry *entries, size_t n, bool infiniban
                    const struct mct_gid_address *addresses, size_t naddresses, int wanted,
                    struct mct_gid_choice *out);
 
+/* Is it an IPv4 address, as IPv6 has them (::ffff:a.b.c.d)? */
+bool mct_gid_is_ipv4(const uint8_t gid[16]);
 /* "10.0.0.1", "fe80::1" */
 const char *mct_gid_text(const uint8_t gid[16], char out[MCT_GID_TEXT_MAX]);
 /* "InfiniBand", "RoCE v1", "RoCE v2" */
