@@ -20,6 +20,8 @@ struct mcd_admin;
 struct mcd_cluster;
 struct mcd_mooncake;
 struct mcd_rdma_owner;
+struct mcd_master;
+struct mcd_store;
 
 #define MCD_RESOLVERS 4u
 
@@ -42,6 +44,8 @@ struct mcd_agent {
     struct mct_rdma *rdma;       /* this host's RDMA devices; NULL: none are used */
     struct mcd_rdma_owner *rdma_owner;
     struct mcd_registry registry;  /* of memory with them */
+    struct mcd_store *store;       /* objects; NULL: [store] size = 0 */
+    struct mcd_master *master;     /* the directory, if this agent may lead it; NULL: it may not */
     struct mcd_mooncake *mooncake; /* stock Mooncake processes; NULL: [mooncake] listen = off */
     struct mcd_worker *resolvers[MCD_RESOLVERS]; /* they ask name servers */
     unsigned next_resolver;

@@ -27,7 +27,7 @@ struct mcd_tenant_rule {
     char uids[MCD_TEXT_MAX], gids[MCD_TEXT_MAX];
     uint64_t weight;
     /* 0: no limit of its own */
-    uint64_t memory, sessions, queues, tasks, batches, rate;
+    uint64_t memory, sessions, queues, tasks, batches, rate, store;
 };
 
 struct mcd_config {
@@ -81,6 +81,18 @@ struct mcd_config {
     char mooncake_listen[MCD_TEXT_MAX], mooncake_advertise[MCD_TEXT_MAX];
     char mooncake_metadata[MCD_TEXT_MAX], mooncake_cluster[MCD_TEXT_MAX];
     uint64_t mooncake_connections;
+    uint64_t store_size, store_extent_size; /* bytes */
+    uint64_t store_objects;
+    char store_policy[MCD_TEXT_MAX];
+    uint64_t store_high, store_low; /* percent */
+    uint64_t store_checksum;        /* 0 on, 1 off */
+    uint64_t store_verify;          /* enum mcd_store_verify */
+    uint64_t store_lease_ms, store_holds;
+    char store_master[MCD_TEXT_MAX], store_domain[MCD_TEXT_MAX];
+    uint64_t store_beat_ms, store_away_ms, store_gone_ms, store_rebuild_ms, store_put_ms;
+    char store_disk[MCD_TEXT_MAX];
+    uint64_t store_disk_size;
+    uint64_t store_events; /* bytes */
     uint64_t deadline_ms;
     char listen[MCD_TEXT_MAX];
     uint64_t admin_mode;                                 /* enum mcd_admin_mode */

@@ -29,7 +29,12 @@
 #define MCD_NO_TASK UINT32_MAX
 
 struct mcd_engine;
+struct mcd_asks;
 struct mcd_lane;
+struct mcd_leg;
+struct mcd_object;
+struct mcd_objects;
+struct mcd_store;
 struct mcd_ledger_queue;
 struct mcd_net;
 struct mcd_queue;
@@ -109,15 +114,17 @@ struct mcd_task {
     uint64_t uncut;  /* bytes, in the route's sum of what waits */
     uint16_t error;  /* when it is ending: */
     uint8_t state;
-    bool ending, hurried; /* its slices are being called back; were */
-    bool awaits, looked;  /* a fresh description; had one */
-    bool inbox_full;      /* and tries again soon */
-    uint8_t fulls;        /* times in a row */
-    bool unsettled;       /* something of it may still land at the peer */
-    bool carried;         /* slices have come through: */
-    uint8_t tier, path;   /* slowest of what carried them; before that, what is tried */
-    int8_t node;          /* NUMA, of the memory here; -1 unknown */
-    uint32_t unfit;       /* rails, a bit each, that could not carry a slice of it */
+    bool ending, hurried;      /* its slices are being called back; were */
+    bool awaits, looked;       /* a fresh description; had one */
+    bool inbox_full;           /* and tries again soon */
+    uint8_t fulls;             /* times in a row */
+    bool unsettled;            /* something of it may still land at the peer */
+    bool carried;              /* slices have come through: */
+    uint8_t tier, path;        /* slowest of what carried them; before that, what is tried */
+    int8_t node;               /* NUMA, of the memory here; -1 unknown */
+    uint32_t unfit;            /* rails, a bit each, that could not carry a slice of it */
+    struct mcd_object *object; /* a request about objects; NULL: it is none */
+    struct mcd_leg *leg;       /* a part of one, to another host; NULL: it is none */
 };
 
 struct mcd_queue {
@@ -183,6 +190,7 @@ struct mcd_engine_options {
     unsigned nnets;
     bool network;            /* they want an io_uring */
     struct mct_rdma *rdma;   /* the host's RDMA devices; NULL: none */
+    struct mcd_store *store; /* objects; NULL: none */
     bool checksum;           /* CRC32C of each slice that this side sends */
     uint64_t zero_copy_min;  /* bytes; UINT64_MAX: never */
     unsigned max_requests;   /* unanswered on one connection; 0: the transport's default */
@@ -216,6 +224,8 @@ struct mcd_engine {
     const struct mct_ops *local_ops;
     struct mcd_wheel *wheel;
     struct mcd_net *net;
+    struct mcd_objects *objects; /* requests about objects; NULL: no store */
+    struct mcd_asks *asks;       /* of the catalog, answered; its own */
     struct rte_ring *commands;
     struct mcd_command *calls; /* that are not over */
     uint64_t commands_at, commands_ticks;

@@ -34,7 +34,19 @@ enum mcd_wire_type {
     MCD_WIRE_PING = 7,
     MCD_WIRE_BYE = 8,
     MCD_WIRE_PAIR = 9,
-    MCD_WIRE_UNPAIR = 10
+    MCD_WIRE_UNPAIR = 10,
+    /* the object store: catalog.h, master.h */
+    MCD_WIRE_STORE_JOIN = 32,
+    MCD_WIRE_STORE_REPORT = 33,
+    MCD_WIRE_STORE_EXIST = 34,
+    MCD_WIRE_STORE_FIND = 35,
+    MCD_WIRE_STORE_START = 36,
+    MCD_WIRE_STORE_END = 37,
+    MCD_WIRE_STORE_REMOVE = 38,
+    MCD_WIRE_STORE_LIST = 39,
+    MCD_WIRE_STORE_ORDER = 40,
+    MCD_WIRE_STORE_LEASE = 41,
+    MCD_WIRE_STORE_RECALL = 42
 };
 
 struct mcd_cluster;

@@ -30,6 +30,8 @@ static const struct mcd_key keys[] = {
      "most bytes that the agent moves for it; 0: no limit; else its clients make no copies in "
      "their own threads",
      true},
+    {"tenant", "store", MCD_KEY_SIZE, K(store), "0", 0, TiB(64), NULL, "bytes",
+     "most memory of the store for its objects; 0: as much as the store has", true},
 };
 /* Who belongs to [tenant:NAME]. */
 static const struct mcd_key members[] = {

@@ -17,6 +17,7 @@
 struct mcd_agent;
 struct mcm_record;
 struct mcd_ledger_session;
+struct mcd_holds;
 struct mcd_limbo;
 struct mcd_mooncake_opening;
 struct mcd_opening;
@@ -99,6 +100,7 @@ struct mcd_session {
     /* 1: of an earlier agent, and not yet what it was: its inbox and buffers are not there.
      * control: release; engines: acquire */
     uint32_t recovering;
+    struct mcd_holds *holds; /* objects in place; NULL: no store. Set before it has queues */
 
     /* control thread only */
     struct mcd_agent *agent;

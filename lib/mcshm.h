@@ -83,8 +83,19 @@ typedef enum mcshm_status {
     MCSHM_AUTH = 37,       /* between agents */
     MCSHM_ENCRYPTION = 38, /* [peer] require_encryption */
     MCSHM_LOCAL_RESOURCE = 39,
-    MCSHM_AGENT_RESTARTED =
-        40 /* a later agent took over; this one was in the hands of the dead one */
+    /* a later agent took over; this one was in the hands of the dead one */
+    MCSHM_AGENT_RESTARTED = 40,
+    /* objects */
+    MCSHM_REBUILDING = 41,   /* the directory has a new leader, which does not know yet: retry */
+    MCSHM_NO_DIRECTORY = 42, /* no master answers; what this host holds can be read */
+    MCSHM_NO_SPACE = 43,     /* everything is leased, pinned or in use */
+    MCSHM_IN_USE = 44,       /* leased, pinned, or just being written or moved */
+    MCSHM_BAD_KEY = 45,      /* empty, or longer than MCSHM_KEY_MAX */
+    MCSHM_TOO_SMALL = 46,    /* the buffer; the result's size says what it takes */
+    MCSHM_LEASE = 47,        /* a read from another host took longer than its lease */
+    MCSHM_FENCED = 48,       /* an order of an earlier leader */
+    MCSHM_DISK = 49,
+    MCSHM_NOT_OWNER = 50 /* the hold of a put that is over, or another session's */
 } mcshm_status;
 
 /* States of a task: the values of Mooncake's TransferStatusEnum. */
@@ -441,6 +452,151 @@ mcshm_status mcshm_task_poll(mcshm_queue *q, mcshm_batch batch, uint32_t index,
  * come to before. OK also when it has ended already. RING_FULL: retry. AGENT_DOWN. */
 mcshm_status mcshm_cancel(mcshm_queue *q, mcshm_batch batch, uint32_t index);
 
+/* ---- objects --------------------------------------------------------------------- */
+
+/*
+ * The object store: immutable byte strings under keys, in memory of the agents, so no client's death costs
+ * one.  A key is 1 .. MCSHM_KEY_MAX bytes of any kind, of the connection's tenant.  An object is written
+ * once, whole: readers see all of it or nothing.  docs/consistency.md says what is promised.
+ *
+ * One request names up to MCSHM_KEYS_MAX keys and is one task of a batch; it ends COMPLETED when every key has a
+ * result of its own, mcshm_object_results().  The queue's argument area must have room for keys, spans and
+ * results (roughly 100 bytes and the key for each): mcshm_queue_options.args_size.
+ */
+#define MCSHM_KEY_MAX 4096
+#define MCSHM_KEYS_MAX 65536
+
+typedef enum mcshm_object_op {
+    MCSHM_PUT = 5,     /* spans -> a new object; where one is, nothing is written, and that is OK */
+    MCSHM_GET = 6,     /* object -> spans */
+    MCSHM_EXIST = 7,   /* OK or NOT_FOUND for each key */
+    MCSHM_PREFIX = 8,  /* how many keys, from the first on, exist: mcshm_task_status.bytes */
+    MCSHM_REMOVE = 9,  /* IN_USE: leased or pinned, without MCSHM_OBJECT_FORCE */
+    MCSHM_CREATE = 10, /* space for an object that the caller fills in place: result.address */
+    MCSHM_SEAL = 11,   /* what was created and filled is an object now */
+    MCSHM_HOLD =
+        12 /* the object, to be read in place: result.address, until mcshm_object_release() */
+} mcshm_object_op;
+
+#define MCSHM_OBJECT_UPSERT                                                                        \
+    0x001u /* PUT, CREATE: fresh space, then the switch; old readers keep the old */
+#define MCSHM_OBJECT_NEW 0x002u      /* PUT, CREATE: a key that is there is EXISTS */
+#define MCSHM_OBJECT_HARD_PIN 0x004u /* PUT, CREATE: never evicted */
+#define MCSHM_OBJECT_RANGES 0x008u /* GET: each span has its own place in the object, span.offset */
+#define MCSHM_OBJECT_VERIFY                                                                        \
+    0x010u                        /* GET, HOLD: compute the checksum of what this host holds, too */
+#define MCSHM_OBJECT_FORCE 0x020u /* REMOVE */
+#define MCSHM_OBJECT_LOCAL 0x040u /* only what this host's agent holds */
+#define MCSHM_OBJECT_CHAIN                                                                         \
+    0x080u /* keys are successive blocks of one prefix: helps eviction choose */
+#define MCSHM_OBJECT_LEASE 0x100u /* EXIST, PREFIX: what exists stays for lease_ms at least */
+
+typedef struct mcshm_key {
+    const void *bytes;
+    size_t size;
+} mcshm_key;
+
+/* Memory of the caller, as mcshm_request.local. */
+typedef struct mcshm_span {
+    void *address;
+    uint64_t size;   /* bytes, not 0 */
+    uint64_t offset; /* MCSHM_OBJECT_RANGES: in the object; else ignored */
+} mcshm_span;
+
+/* Zero the struct, then set what matters. Nothing of it is used after the call. */
+typedef struct mcshm_object_request {
+    mcshm_object_op op;
+    uint32_t flags; /* MCSHM_OBJECT_* */
+    bool fence;     /* start after all earlier tasks of the queue have ended */
+    mcshm_class priority;
+    uint32_t deadline_us; /* after submission; 0: the agent's default */
+    uint64_t cookie;
+    const mcshm_key *keys; /* all but SEAL */
+    size_t count;          /* 1 .. MCSHM_KEYS_MAX */
+    /* PUT, GET: spans of the first key, then of the second, ...; span_counts[i] are key i's; NULL: one each */
+    const mcshm_span *spans;
+    const uint32_t *span_counts;
+    const uint64_t *sizes; /* CREATE: bytes */
+    const uint64_t *holds; /* SEAL: of CREATE's results */
+    /* PUT, CREATE */
+    const mcshm_key
+        *groups;       /* per key, at most 256 bytes, size 0: none; NULL: none. Evicted together */
+    uint32_t replicas; /* hosts that are to hold it, 0 .. 8; 0 is 1 */
+    uint32_t soft_pin_ms; /* evicted last for so long; at most a day */
+    const char *host;     /* an agent's "host:port" where it is to be if it can; NULL: here */
+    uint32_t lease_ms;    /* EXIST, PREFIX with MCSHM_OBJECT_LEASE, 0: the agent's default */
+    uint32_t position;    /* MCSHM_OBJECT_CHAIN: of the first key in its chain */
+} mcshm_object_request;
+
+typedef enum mcshm_tier {
+    MCSHM_TIER_NONE = 0,
+    MCSHM_TIER_MEMORY = 1, /* of this host */
+    MCSHM_TIER_DISK = 2,
+    MCSHM_TIER_REMOTE = 3
+} mcshm_tier;
+
+typedef struct mcshm_object_result {
+    mcshm_status status;
+    mcshm_tier tier;
+    mcshm_path path;
+    uint32_t copies;  /* PUT, SEAL: hosts that hold it now */
+    uint64_t size;    /* of the object, bytes */
+    uint64_t version; /* grows from one life of a key to the next */
+    uint32_t crc;     /* CRC32C */
+    void *
+        address; /* CREATE: write here; HOLD: read here only; NULL otherwise, and of an empty object */
+    uint64_t hold; /* CREATE, HOLD */
+} mcshm_object_result;
+
+/*
+ * Submits one request as the batch's next task. Errors as mcshm_submit(), and: BAD_KEY; TOO_MANY_TASKS; ARGS_FULL
+ * (retry later; INVALID_ARGUMENT when it will never fit). Nothing was submitted then.
+ */
+mcshm_status mcshm_submit_objects(mcshm_queue *q, mcshm_batch batch, const mcshm_object_request *r);
+
+/*
+ * Results of keys first .. first + n - 1 of task `index` of the batch, once it has ended; before the batch is freed.
+ * Of CREATE and HOLD: maps what is not mapped yet, which takes a control call the first time an extent is
+ * met. BUSY: it has not ended. The task's own state says whether there are results: not COMPLETED: none, and
+ * its error is returned.
+ */
+mcshm_status mcshm_object_results(mcshm_queue *q, mcshm_batch batch, uint32_t index, size_t first,
+                                  mcshm_object_result *out, size_t n);
+
+/*
+ * Gives back what HOLD and CREATE gave: objects may be evicted again, creations that were not sealed are undone. Holds end with
+ * the connection, too. Addresses must not be used any more. RING_FULL: retry; holds up to there are given back, *done
+ * (may be NULL) says how many.
+ */
+mcshm_status mcshm_object_release(mcshm_queue *q, const uint64_t *holds, size_t n, size_t *done);
+
+/* Submits, waits for it to end (timeout as mcshm_batch_wait()), takes all results and frees the batch. *status (may be NULL):
+ * the task's. TIMEOUT: the task was canceled, what it had done counts. */
+mcshm_status mcshm_objects(mcshm_queue *q, const mcshm_object_request *r,
+                           mcshm_object_result *results, mcshm_task_status *status,
+                           int64_t timeout_us);
+
+/* Removes by pattern; *removed (may be NULL): how many. Control calls: may take long. flags: MCSHM_OBJECT_FORCE, _LOCAL. */
+mcshm_status mcshm_objects_remove_prefix(mcshm *c, const void *prefix, size_t size, uint32_t flags,
+                                         uint64_t *removed);
+/* POSIX extended regular expression, matched anywhere in keys without a NUL. INVALID_ARGUMENT: regcomp() refuses it. */
+mcshm_status mcshm_objects_remove_regex(mcshm *c, const char *regex, uint32_t flags,
+                                        uint64_t *removed);
+mcshm_status mcshm_objects_remove_all(mcshm *c, uint32_t flags, uint64_t *removed);
+
+/* Objects of the tenant whose keys begin with prefix, as far as this host knows them: one JSON object, free() it. At most
+ * `limit` (1 .. 1,000,000) after the first `skip`, in no order that stays. With MCSHM_OBJECT_LOCAL: what this host holds. */
+mcshm_status mcshm_objects_list(mcshm *c, const void *prefix, size_t size, uint32_t flags,
+                                uint64_t skip, uint64_t limit, char **json);
+/* One object: size, version, checksum, holders, pins, leases: JSON, free() it. NOT_FOUND. */
+mcshm_status mcshm_object_stat(mcshm *c, const mcshm_key *key, char **json);
+/* Events from number `from` on, `limit` at most: JSON {"first":..,"next":..,"lost":..,"events":[..]}, free() it. `lost`: how many
+ * before `first` are not kept any more: list the objects anew. */
+mcshm_status mcshm_objects_events(mcshm *c, uint64_t from, uint64_t limit, char **json);
+/* Has an agent ("host:port") give its objects to others, and take no new ones until `drain` is false. *json: how far it is;
+ * call again to see. PERMISSION: neither root nor the agent's user. */
+mcshm_status mcshm_drain(mcshm *c, const char *host, bool drain, char **json);
+
 /* ---- notifications --------------------------------------------------------------- */
 
 /*
@@ -474,7 +630,8 @@ typedef enum mcshm_query_what {
     MCSHM_QUERY_RAILS = 4,   /* to other hosts: states, rates, what they carried */
     MCSHM_QUERY_PEERS = 5,   /* agents of other hosts */
     MCSHM_QUERY_TENANTS = 6, /* what each has, may have, was given and was refused */
-    MCSHM_QUERY_NICS = 7     /* ports of RDMA devices; NOT_SUPPORTED by an agent that knows none */
+    MCSHM_QUERY_NICS = 7,    /* ports of RDMA devices; NOT_SUPPORTED by an agent that knows none */
+    MCSHM_QUERY_STORE = 8    /* objects: what is held, hit, evicted, leased; tiers; the directory */
 } mcshm_query_what;
 
 /* Asks the agent about itself. *json: one JSON object, NUL-terminated, free() it. A client

@@ -28,7 +28,7 @@ for group in "${groups[@]}"; do
     case $group in
     build)
         wanted+=(gcc libc6-dev make pkgconf libdpdk-dev libiniparser-dev libmicrohttpd-dev
-            libcjson-dev libnuma-dev liburing-dev libisal-dev libcurl4-openssl-dev libprotobuf-c-dev protobuf-c-compiler libssl-dev libsystemd-dev libibverbs-dev)
+            libcjson-dev libnuma-dev liburing-dev libisal-dev libcurl4-openssl-dev libprotobuf-c-dev protobuf-c-compiler libssl-dev libsystemd-dev libibverbs-dev libxxhash-dev)
         ;;
     test) wanted+=(libcriterion-dev python3 curl strace faketime etcd-server etcd-client iproute2 iptables python3-venv
         systemd man-db groff-base spin) ;;
@@ -37,7 +37,7 @@ for group in "${groups[@]}"; do
     vm) wanted+=(qemu-system-x86 busybox-static cpio kmod xz-utils zstd iproute2 rdma-core ibverbs-providers ibverbs-utils
         rdmacm-utils perftest python3 iptables) ;;
     fuzz) wanted+=(clang libclang-rt-14-dev llvm) ;;
-    bench) wanted+=(ucx-utils iperf3 python3-venv) ;;
+    bench) wanted+=(ucx-utils iperf3 python3-venv redis-server memcached) ;;
     esac
 done
 

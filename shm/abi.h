@@ -60,6 +60,7 @@
 #define MCS_FEATURE_NEVER_SLEEPS (UINT64_C(1) << 0) /* idle = busy: no doorbell needed */
 #define MCS_FEATURE_KEPT                                                                           \
     (UINT64_C(1) << 1) /* somebody keeps the ledger: a later agent takes over */
+#define MCS_FEATURE_OBJECTS (UINT64_C(1) << 3) /* this agent holds objects: object.h */
 /* And one that a client offers, in HELLO. */
 #define MCS_FEATURE_LEAVES (UINT64_C(1) << 2) /* it will not come back to a later agent */
 
@@ -69,6 +70,16 @@ enum mcs_op {
     MCS_OP_WRITE = 2,  /* local -> remote */
     MCS_OP_NOTIFY = 3, /* notification alone; message in the arguments */
     MCS_OP_CANCEL = 4, /* names slot and generation of another task; has no slot */
+    /* objects: object.h */
+    MCS_OP_PUT = 5,
+    MCS_OP_GET = 6,
+    MCS_OP_EXIST = 7,
+    MCS_OP_PREFIX = 8,
+    MCS_OP_REMOVE = 9,
+    MCS_OP_CREATE = 10,
+    MCS_OP_SEAL = 11,
+    MCS_OP_HOLD = 12,
+    MCS_OP_RELEASE = 13, /* a struct mcs_release; has no slot */
     MCS_OP_COUNT
 };
 
@@ -139,7 +150,8 @@ enum mcs_path {
  *
  * With shape LIST or STRIDE, local_offset and remote_addr are the bases that the
  * pieces in the argument block are relative to, and length is their total bytes.
- * CANCEL uses slot and generation only.
+ * CANCEL uses slot and generation only. Requests about objects use op, flags (FENCE, STRICT), priority, slot,
+ * batch, submitted, args and deadline; the rest is 0 (object.h). RELEASE has a shape of its own there.
  */
 struct mcs_desc {
     uint8_t op;       /* enum mcs_op */

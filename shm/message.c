@@ -42,6 +42,10 @@ static const struct {
     [MCS_MSG_RESUME] = {0, 0},
     [MCS_MSG_RELOAD] = {0, sizeof(struct mcs_msg_query_reply)},
     [MCS_MSG_TRACE] = {sizeof(struct mcs_msg_trace), sizeof(struct mcs_msg_query_reply)},
+    [MCS_MSG_OBJECT_MAP] = {sizeof(struct mcs_msg_object_map),
+                            sizeof(struct mcs_msg_object_map_reply)},
+    [MCS_MSG_OBJECT_UNMAP] = {sizeof(struct mcs_msg_object_unmap), 0},
+    [MCS_MSG_OBJECTS] = {sizeof(struct mcs_msg_objects), sizeof(struct mcs_msg_query_reply)},
 };
 
 size_t mcs_msg_request_size(uint16_t type)

@@ -56,6 +56,10 @@ enum mcs_msg_type {
     MCS_MSG_RESUME = 25,      /* everything is back that will come; the queues are served again */
     MCS_MSG_RELOAD = 26,      /* reply + fd of a memfd with JSON text */
     MCS_MSG_TRACE = 27,       /* the same */
+    MCS_MSG_OBJECT_MAP = 28,  /* reply + fd of an extent of the store's */
+    MCS_MSG_OBJECT_UNMAP = 29,
+    MCS_MSG_OBJECTS =
+        30, /* list, statistics, removal by pattern, drain: reply + fd of a memfd with JSON */
     MCS_MSG_COUNT
 };
 
@@ -217,6 +221,7 @@ enum mcs_query {
     MCS_QUERY_PEERS,
     MCS_QUERY_TENANTS,
     MCS_QUERY_NICS,
+    MCS_QUERY_STORE,
     MCS_QUERY_COUNT
 };
 struct mcs_msg_query {
@@ -296,6 +301,45 @@ struct mcs_msg_trace {
     uint32_t reserved;
 };
 
+/*
+ * An extent of the store, as CREATE and HOLD name it: of the session's tenant only. Writable: only one that
+ * holds what is created in place. Counts against the session until it is unmapped, and stays mapped
+ * whatever becomes of the objects in it.
+ */
+struct mcs_msg_object_map {
+    uint32_t extent;
+    uint32_t writable;
+};
+struct mcs_msg_object_map_reply {
+    uint64_t size; /* bytes to map from the fd's start */
+    uint64_t address;
+    uint64_t page_size;
+};
+struct mcs_msg_object_unmap {
+    uint32_t extent;
+    uint32_t writable;
+};
+
+enum mcs_objects {
+    MCS_OBJECTS_LIST,   /* keys that begin with `text`, `limit` at most, after the first `skip` */
+    MCS_OBJECTS_STAT,   /* the object with key `text`: size, version, where, pins, leases */
+    MCS_OBJECTS_PREFIX, /* removes those that begin with `text` */
+    MCS_OBJECTS_REGEX,  /* removes those that match it, a POSIX extended regular expression */
+    MCS_OBJECTS_ALL,    /* removes all of the tenant's */
+    MCS_OBJECTS_DRAIN, /* of the agent "host:port" in `text`: moves its objects elsewhere; root's or the agent's user's */
+    MCS_OBJECTS_UNDRAIN,
+    MCS_OBJECTS_EVENTS, /* the feed: up to `limit` events from number `skip` on */
+    MCS_OBJECTS_COUNT
+};
+struct mcs_msg_objects {
+    uint32_t what;
+    uint32_t flags; /* MCS_OBJECT_FORCE, MCS_OBJECT_LOCAL: of object.h */
+    uint64_t limit, skip;
+    uint32_t length; /* of text */
+    uint32_t reserved;
+    uint8_t text[4096];
+};
+
 union mcs_msg_body {
     struct mcs_msg_error error;
     struct mcs_msg_hello hello;
@@ -332,6 +376,10 @@ union mcs_msg_body {
     struct mcs_msg_ping ping;
     struct mcs_msg_ping_reply ping_reply;
     struct mcs_msg_trace trace;
+    struct mcs_msg_object_map object_map;
+    struct mcs_msg_object_map_reply object_map_reply;
+    struct mcs_msg_object_unmap object_unmap;
+    struct mcs_msg_objects objects;
 };
 
 struct mcs_msg {

@@ -49,7 +49,17 @@
     X(AUTH, 37, "the peer failed authentication")                                                  \
     X(ENCRYPTION, 38, "encryption is required and no encrypted rail exists")                       \
     X(LOCAL_RESOURCE, 39, "this host is out of ports, descriptors or buffers")                     \
-    X(AGENT_RESTARTED, 40, "agent restarted while it had this in hand")
+    X(AGENT_RESTARTED, 40, "agent restarted while it had this in hand")                            \
+    X(REBUILDING, 41, "the directory is being rebuilt and cannot know yet")                        \
+    X(NO_DIRECTORY, 42, "no master of the store answers")                                          \
+    X(NO_SPACE, 43, "the store is full of what may not be evicted")                                \
+    X(IN_USE, 44, "the object is leased, pinned, or being written or moved")                       \
+    X(BAD_KEY, 45, "the key is empty or too long")                                                 \
+    X(TOO_SMALL, 46, "the buffer is smaller than the object")                                      \
+    X(LEASE, 47, "the read took longer than its lease")                                            \
+    X(FENCED, 48, "an order of an earlier leader, or of one that is none any more")                \
+    X(DISK, 49, "the disk failed, or is full")                                                     \
+    X(NOT_OWNER, 50, "the put is over or was begun by another")
 
 enum mcs_status {
 #define MCS_STATUS_ENUM(name, value, text) MCS_##name = value,

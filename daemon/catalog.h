@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What this agent knows of objects on other hosts: the client's half of the directory.  Engines ask, the control
+ * thread answers, from its cache of places, from holders (leases) and from the master.
+ *
+ * Without [peer] listen, or with [store] master = off, this host is all there is, and every question is answered at
+ * once, by the engine itself.
+ */
+#ifndef MCD_CATALOG_H
+#define MCD_CATALOG_H
+
+#include "engine.h"
+#include "store/object/store.h"
+
+struct mcd_agent;
+struct mcd_catalog;
+struct mcd_peer;
+struct mcd_wire_header;
+
+enum mcd_ask_kind {
+    MCD_ASK_EXIST, /* status: OK, NOT_FOUND, REBUILDING, NO_DIRECTORY. lease_ms != 0: holders lease what exists */
+    MCD_ASK_FIND,  /* where it can be read: segment, address, until; leased at its holder */
+    MCD_ASK_PULL,  /* brings it into this agent's own store */
+    MCD_ASK_START, /* may it be written? version */
+    MCD_ASK_END, /* it was sealed here (status OK), or given up (any other status). Answered when replicas are made */
+    MCD_ASK_REMOVE /* everywhere; answered when no holder has it any more */
+};
+
+struct mcd_ask_key {
+    struct mco_key key;         /* bytes stay where they are until the answer */
+    uint64_t size;              /* START, END: in; FIND, PULL: out */
+    struct mco_version version; /* END: in; START, FIND: out */
+    uint32_t crc;               /* END: in; FIND: out */
+    uint8_t status;             /* enum mcs_status: out; END: in, too */
+    uint8_t copies;             /* END: out */
+    bool summed;
+    /* FIND */
+    struct mcd_segment *segment; /* of the holder's store; held until mcd_ask_done_with() */
+    uint64_t address;
+    uint64_t until; /* ns of CLOCK_MONOTONIC, this host's, from before the lease was asked for */
+};
+
+struct mcd_ask {
+    enum mcd_ask_kind kind;
+    uint32_t flags; /* MCS_OBJECT_* */
+    uint32_t replicas, lease_ms;
+    uint64_t tenant;
+    char host[MCS_ADDRESS_MAX]; /* START: preferred; "": here */
+    uint64_t deadline;          /* ns of CLOCK_MONOTONIC */
+    struct mcd_ask_key *keys;
+    uint32_t n;
+    /* Engine's thread, from mcd_objects_turn(). Called once when mcd_ask() has returned -EINPROGRESS. */
+    void (*done)(struct mcd_engine *g, struct mcd_ask *a);
+    void *context;
+    /* the catalog's own while it has it */
+    struct mcd_engine *engine;
+    struct mcd_ask *next;
+    void *state;
+    uint32_t canceled; /* atomic: set by mcd_ask_cancel() */
+};
+
+/* Engine: 0: answered, done() is not called; -EINPROGRESS. */
+int mcd_ask(struct mcd_engine *g, struct mcd_ask *a);
+/* Engine: the answer is not wanted any more; done() still follows, soon. */
+void mcd_ask_cancel(struct mcd_engine *g, struct mcd_ask *a);
+/* Engine: segments of a FIND are not used any more. Leases run out by themselves. */
+void mcd_ask_done_with(struct mcd_engine *g, struct mcd_ask *a);
+/* Engine, every turn: calls done() of what was answered. True: there was something. */
+bool mcd_asks_turn(struct mcd_engine *g);
+
+/* ---- control thread ------------------------------------------------------------------- */
+
+int mcd_catalog_create(struct mcd_agent *a, struct mcd_catalog **out, char *error,
+                       size_t error_size);
+/* What waits is answered with AGENT_DOWN; engines still turn. */
+void mcd_catalog_stop(struct mcd_catalog *c);
+void mcd_catalog_destroy(struct mcd_catalog *c);
+/* What engines ask, the clock: reports, beats, leases. */
+void mcd_catalog_poll(struct mcd_catalog *c);
+/* An extent of the store has come or is about to go: peers may read it, or not any more. */
+void mcd_catalog_extent(struct mcd_catalog *c, struct mcd_extent *e, bool there);
+/* Is the whole host drained, and by whose order? */
+bool mcd_catalog_draining(const struct mcd_catalog *c);
+/* A peer has come or gone; messages of the store's from a peer (peer.proto, Store*). True: it was one. */
+void mcd_catalog_peer(struct mcd_catalog *c, struct mcd_peer *p, bool up);
+bool mcd_catalog_on_message(struct mcd_catalog *c, struct mcd_peer *p,
+                            const struct mcd_wire_header *h, const uint8_t *payload, size_t size);
+/* The leader is this agent (master != NULL: ask it directly), or at that address with this token, or not known (""). */
+struct mcd_master;
+void mcd_catalog_leader(struct mcd_catalog *c, const char *address, uint64_t token,
+                        struct mcd_master *master);
+
+struct mcd_catalog_stats {
+    char leader[MCS_ADDRESS_MAX]; /* "": none is known */
+    uint64_t token;
+    bool here, joined; /* the leader is this agent; it has our report */
+    uint64_t asks[6], answered_here, cached, cache_hits, leases, recalls;
+    uint64_t pulls, pulled_bytes, pull_failures, fenced, reports, retries,
+        lag; /* lag: events not reported yet */
+};
+void mcd_catalog_get_stats(const struct mcd_catalog *c, struct mcd_catalog_stats *out);
+
+#endif
