@@ -9,6 +9,8 @@
 #ifndef MCD_CATALOG_H
 #define MCD_CATALOG_H
 
+#include <protobuf-c/protobuf-c.h>
+
 #include "engine.h"
 #include "store/object/store.h"
 
@@ -89,6 +91,12 @@ bool mcd_catalog_on_message(struct mcd_catalog *c, struct mcd_peer *p,
 struct mcd_master;
 void mcd_catalog_leader(struct mcd_catalog *c, const char *address, uint64_t token,
                         struct mcd_master *master);
+
+/* The same messages between a catalog and a master of one agent: each is given to mcd_master_on_message() or
+ * mcd_catalog_on_message() with the peer NULL, and answered here, or by mcd_master_answer(), before or after those have
+ * returned. */
+void mcd_catalog_answer(struct mcd_catalog *c, const struct mcd_wire_header *h, uint32_t status,
+                        const ProtobufCMessage *m);
 
 struct mcd_catalog_stats {
     char leader[MCS_ADDRESS_MAX]; /* "": none is known */

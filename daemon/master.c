@@ -57,3 +57,12 @@ char *mcd_master_json(struct mcd_master *m)
     (void)m;
     return NULL;
 }
+
+void mcd_master_answer(struct mcd_master *m, const struct mcd_wire_header *h, uint32_t status,
+                       const ProtobufCMessage *answer)
+{
+    (void)m;
+    (void)h;
+    (void)status;
+    (void)answer;
+}

@@ -24,9 +24,13 @@ void mcd_master_poll(struct mcd_master *m);
 bool mcd_master_leads(const struct mcd_master *m);
 /* The directory while it leads, for the agent's own catalog; NULL. */
 struct mco_directory *mcd_master_directory(struct mcd_master *m);
-/* Messages of agents for their master (StoreJoin ... StoreRemove). True: it was one. */
+/* Messages of agents for their master (StoreJoin ... StoreRemove). True: it was one. p NULL: of this agent's own catalog,
+ * answered by mcd_catalog_answer(). */
 bool mcd_master_on_message(struct mcd_master *m, struct mcd_peer *p,
                            const struct mcd_wire_header *h, const uint8_t *payload, size_t size);
+/* The answer of this agent's own catalog to an order (catalog.h). */
+void mcd_master_answer(struct mcd_master *m, const struct mcd_wire_header *h, uint32_t status,
+                       const ProtobufCMessage *answer);
 void mcd_master_peer_gone(struct mcd_master *m, struct mcd_peer *p);
 /* JSON for `mcshm store top` and lists; free() it. */
 char *mcd_master_json(struct mcd_master *m);
