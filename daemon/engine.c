@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "leg.h"
 #include "net.h"
 #include "shm/failpoint.h"
 
@@ -115,9 +116,9 @@ int mcd_queue_init(struct mcd_queue *q)
     if (q->stats == NULL)
         q->stats = &q->own_stats;
     /* Untouched records cost no memory: calloc takes large tables from fresh pages. */
-    q->tasks = calloc(q->shm.slots, sizeof(*q->tasks));
+    q->tasks = calloc(q->shm.slots + MCD_LEGS, sizeof(*q->tasks));
     q->batches = calloc(q->shm.batches, sizeof(*q->batches));
-    q->active = calloc((q->shm.slots + 63) / 64, sizeof(*q->active));
+    q->active = calloc((q->shm.slots + MCD_LEGS + 63) / 64, sizeof(*q->active));
     if (q->tasks == NULL || q->batches == NULL || q->active == NULL ||
         mcd_trace_init(&q->trace) != 0) {
         mcd_queue_fini(q);

@@ -28,7 +28,7 @@ struct mcd_leg {
     uint64_t deadline; /* ticks */
     uint8_t priority;
     bool strict;
-    /* Its end, once, from inside a turn: the local end is quiet. */
+    /* Its end, once, from inside a turn: the local end is quiet. It may begin another one, but end no task. */
     void (*done)(struct mcd_engine *g, struct mcd_leg *l, const struct mcd_outcome *o);
     void *context;
     uint32_t slot; /* while it is under way */
@@ -38,5 +38,8 @@ struct mcd_leg {
 int mcd_leg_begin(struct mcd_engine *g, struct mcd_queue *q, struct mcd_leg *l);
 /* done() follows, perhaps later. */
 void mcd_leg_cancel(struct mcd_engine *g, struct mcd_queue *q, struct mcd_leg *l);
+
+/* remote.c: the task of a leg has ended like this and is not in the queue's lists any more. */
+void mcd_leg_ended(struct mcd_engine *g, struct mcd_task *t, const struct mcd_outcome *o);
 
 #endif

@@ -85,6 +85,10 @@ void mcd_remote_end(struct mcd_engine *g, struct mcd_task *t, enum mcs_state sta
     t->lane->tasks--;
     q->remote--;
     mcs_store_relaxed(&r->tasks, r->tasks - 1);
+    if (t->leg != NULL) {
+        mcd_leg_ended(g, t, &o);
+        return;
+    }
     mcd_task_end(g, q, &t->desc, &o);
     mcd_net_touch(g->net, q);
 }
@@ -191,7 +195,7 @@ static enum mcs_status look_up(const struct mcd_task *t, uint64_t local, uint64_
     const struct mcs_desc *d = &t->desc;
 
     if (found->extent == NULL || found->extent_handle != d->extent) {
-        found->extent = mcd_find_extent(t->q, d->extent);
+        found->extent = mcd_remote_extent(t);
         if (found->extent == NULL)
             return MCS_INVALID_HANDLE;
         found->extent_handle = d->extent;
@@ -200,7 +204,7 @@ static enum mcs_status look_up(const struct mcd_task *t, uint64_t local, uint64_
         return MCS_BAD_RANGE;
     if (found->buffer == NULL || found->segment_handle != d->segment ||
         !mcd_buffer_holds(found->buffer, remote, length)) {
-        const struct mcd_segment *seg = mcd_find_segment(t->q, d->segment);
+        const struct mcd_segment *seg = mcd_remote_segment(t);
 
         if (seg == NULL || seg->remote == NULL)
             return MCS_INVALID_HANDLE;
@@ -220,7 +224,7 @@ static enum mcs_status look_up(const struct mcd_task *t, uint64_t local, uint64_
 /* The description may be old: asks for a fresh one and waits, off the lane. */
 static void await_fresh(struct mcd_engine *g, struct mcd_task *t)
 {
-    struct mcd_segment *seg = mcd_find_segment(t->q, t->desc.segment);
+    struct mcd_segment *seg = mcd_remote_segment(t);
 
     if (seg == NULL || seg->remote == NULL) { /* closed since it was found, a moment ago */
         mcd_remote_refuse(g, t, MCS_INVALID_HANDLE);
@@ -238,7 +242,7 @@ static void await_fresh(struct mcd_engine *g, struct mcd_task *t)
 
 void mcd_remote_want_fresh(struct mcd_engine *g, struct mcd_slice *s)
 {
-    struct mcd_segment *seg = mcd_find_segment(s->task->q, s->task->desc.segment);
+    struct mcd_segment *seg = mcd_remote_segment(s->task);
 
     if (seg == NULL || seg->remote == NULL)
         return; /* it is revoked when it is to be sent again */
@@ -249,7 +253,7 @@ void mcd_remote_want_fresh(struct mcd_engine *g, struct mcd_slice *s)
 
 bool mcd_remote_is_fresh(const struct mcd_slice *s)
 {
-    const struct mcd_segment *seg = mcd_find_segment(s->task->q, s->task->desc.segment);
+    const struct mcd_segment *seg = mcd_remote_segment(s->task);
 
     /* partner: the control thread, once the description is in the snapshot */
     return seg == NULL || seg->remote == NULL ||
@@ -312,6 +316,20 @@ static void enter(struct mcd_engine *g, struct mcd_task *t)
     mcd_route_dirty(g->net, t->lane->route);
 }
 
+void mcd_remote_list(struct mcd_engine *g, struct mcd_task *t)
+{
+    struct mcd_route *r = t->lane->route;
+
+    t->list = MCD_UNLISTED;
+    t->node = -1;
+    t->lane->tasks++;
+    t->q->remote++;
+    mcs_store_relaxed(&r->tasks, r->tasks + 1);
+    mcd_age_add(t->q, t);
+    mcd_wheel_set(g->wheel, &t->timer, t->deadline);
+    mcd_route_dirty(g->net, r); /* active from now on: it may be without any rail */
+}
+
 void mcd_remote_park(struct mcd_engine *g, struct mcd_task *t, struct mcd_segment *seg)
 {
     struct mcd_queue *q = t->q;
@@ -337,14 +355,7 @@ void mcd_remote_park(struct mcd_engine *g, struct mcd_task *t, struct mcd_segmen
                         status);
         return;
     }
-    t->list = MCD_UNLISTED;
-    t->node = -1;
-    t->lane->tasks++;
-    q->remote++;
-    mcs_store_relaxed(&r->tasks, r->tasks + 1);
-    mcd_age_add(q, t);
-    mcd_wheel_set(g->wheel, &t->timer, t->deadline);
-    mcd_route_dirty(g->net, r); /* active from now on: it may be without any rail */
+    mcd_remote_list(g, t);
     MCS_FAILPOINT(remote_parked);
     enter(g, t);
 }
@@ -376,7 +387,7 @@ void mcd_remote_timer(struct mcd_engine *g, struct mcd_task *t)
     } else if (t->awaits) {
         enum mcs_status status;
 
-        seg = mcd_find_segment(t->q, t->desc.segment);
+        seg = mcd_remote_segment(t);
         if (seg == NULL || seg->remote == NULL) {
             mcd_remote_refuse(g, t, MCS_INVALID_HANDLE);
             return;
@@ -456,7 +467,7 @@ static struct mcd_slice *new_slice(struct mcd_engine *g, struct mcd_task *t)
  * turn, or NULL. */
 static bool aim(struct mcd_slice *s, const struct mcd_extent *e, const struct mcd_buffer *likely)
 {
-    const struct mcd_segment *seg = mcd_find_segment(s->task->q, s->task->desc.segment);
+    const struct mcd_segment *seg = mcd_remote_segment(s->task);
 
     s->s.registration = NULL;
     s->s.remote_keys = NULL;
@@ -597,7 +608,7 @@ bool mcd_remote_recut(struct mcd_engine *g, struct mcd_slice *s)
     struct mcd_task *t = s->task;
     const struct mcd_extent *e;
 
-    e = s->s.op == MCT_NOTIFY ? NULL : mcd_find_extent(t->q, t->desc.extent);
+    e = s->s.op == MCT_NOTIFY ? NULL : mcd_remote_extent(t);
     if (!aim(s, e, NULL))
         goto revoked;
     if (s->s.op == MCT_NOTIFY)
@@ -629,6 +640,8 @@ void mcd_remote_posting(struct mcd_engine *g, struct mcd_slice *s)
         return;
     t->started = g->net->ticks;
     t->queue_ns = mcd_clip32(t->queue_ns + mcd_ticks_to_ns(g, t->started - t->taken));
+    if (t->leg != NULL)
+        return;
     mcs_slot_complete(&t->q->shm, t->desc.slot,
                       MCS_SLOT_WORD(t->desc.generation, MCS_OK, t->path, MCS_STATE_PENDING), 0,
                       t->queue_ns, 0, 0);

@@ -219,7 +219,7 @@ void mcd_remote_back(struct mcd_engine *g, struct mcd_slice *s)
     case MCS_STALE:
     case MCS_INVALID_HANDLE:
         /* the peer has forgotten what was opened there, and it is open again by now */
-        seg = mcd_find_segment(t->q, t->desc.segment);
+        seg = mcd_remote_segment(t);
         if (!t->ending && seg != NULL && seg->remote != NULL &&
             mcs_load_relaxed(&seg->remote->export_index) != s->s.remote_export) {
             again(g, s);

@@ -4,6 +4,7 @@
 #ifndef MCD_REMOTE_TASK_H
 #define MCD_REMOTE_TASK_H
 
+#include "leg.h"
 #include "net.h"
 
 #define MCD_NOTICE_AGAIN (UINT64_C(1) << 63) /* address of a NOTIFY: it may have arrived before */
@@ -13,6 +14,20 @@ static inline bool mcd_slice_writes(const struct mcd_slice *s)
     return s->s.op != MCT_READ;
 }
 
+/* Its ends here and there, as they are now; NULL: not any more. */
+static inline struct mcd_segment *mcd_remote_segment(const struct mcd_task *t)
+{
+    return t->leg != NULL ? t->leg->segment : mcd_find_segment(t->q, t->desc.segment);
+}
+
+static inline const struct mcd_extent *mcd_remote_extent(const struct mcd_task *t)
+{
+    return t->leg != NULL && t->leg->store != NULL ? t->leg->store
+                                                   : mcd_find_extent(t->q, t->desc.extent);
+}
+
+/* It has its lane and is one of the queue's tasks from now on; not in the lane's lists yet. */
+void mcd_remote_list(struct mcd_engine *g, struct mcd_task *t);
 /* Its timer fires in so many microseconds, or at its deadline. */
 void mcd_remote_arm(struct mcd_engine *g, struct mcd_task *t, uint64_t us);
 /* A slice that is not out goes; _again: one of the route's list of those to be sent again. */

@@ -15,6 +15,7 @@
 
 #include "engine.h"
 #include "fault.h"
+#include "leg.h"
 #include "net.h"
 #include "session.h"
 #include "task.h"
@@ -221,6 +222,12 @@ enum mcs_status mcd_task_piece(const struct mcd_queue *q, const struct mcd_task 
     const struct mcs_desc *d = &t->desc;
     struct mcs_piece p;
 
+    if (t->leg != NULL) { /* private memory, and in its extent: mcd_leg_begin() */
+        *local = t->leg->pieces[index].local;
+        *remote = t->leg->pieces[index].remote;
+        *length = t->leg->pieces[index].length;
+        return MCS_OK;
+    }
     switch (d->shape) {
     case MCS_SHAPE_LIST:
         /* in bounds: check_args() has compared count with the block's private size */
@@ -318,7 +325,8 @@ void mcd_age_add(struct mcd_queue *q, struct mcd_task *t)
 {
     uint32_t slot = t->desc.slot;
 
-    q->batches[t->desc.batch].open++;
+    if (t->leg == NULL) /* a leg is a part of a task that counts */
+        q->batches[t->desc.batch].open++;
     q->active[slot / 64] |= UINT64_C(1) << (slot % 64);
     t->age_next = MCD_NO_TASK;
     t->age_prev = q->age_tail;
@@ -342,9 +350,11 @@ void mcd_age_remove(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *
     else
         q->age_tail = t->age_prev;
     q->active[slot / 64] &= ~(UINT64_C(1) << (slot % 64));
-    q->batches[t->desc.batch].open--;
-    if (q->tenant != NULL)
-        mcd_tenant_release(q->tenant, q->batches[t->desc.batch].open);
+    if (t->leg == NULL) {
+        q->batches[t->desc.batch].open--;
+        if (q->tenant != NULL)
+            mcd_tenant_release(q->tenant, q->batches[t->desc.batch].open);
+    }
     mcd_wheel_clear(g->wheel, &t->timer);
     if (q->age_head != MCD_NO_TASK && q->tasks[q->age_head].lane != NULL &&
         (q->tasks[q->age_head].desc.flags & MCS_DESC_FENCE) != 0)
