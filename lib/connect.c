@@ -216,6 +216,7 @@ static mcshm_status hello(struct mcshm *c, const mcshm_options *o)
     memcpy(c->info.agent_version, r.agent_version, sizeof(c->info.agent_version) - 1);
     c->reconnect_ms = o->reconnect_ms;
     c->kept = o->reconnect_ms != 0 && (r.features & MCS_FEATURE_KEPT) != 0;
+    c->objects = (r.features & MCS_FEATURE_OBJECTS) != 0;
     c->grants_version = mcs_load_acquire(&c->region.words->grants_version);
     c->tick_shift = c->region.header->tick_shift;
     c->tick_ns = 1e9 / (double)c->info.tick_hz;

@@ -51,6 +51,9 @@ static const char *const type_names[MCS_MSG_COUNT] = {
     [MCS_MSG_RESUME] = "RESUME",
     [MCS_MSG_RELOAD] = "RELOAD",
     [MCS_MSG_TRACE] = "TRACE",
+    [MCS_MSG_OBJECT_MAP] = "OBJECT_MAP",
+    [MCS_MSG_OBJECT_UNMAP] = "OBJECT_UNMAP",
+    [MCS_MSG_OBJECTS] = "OBJECTS",
 };
 
 int64_t mcl_now_ns(void)

@@ -40,7 +40,7 @@ static void grant_return(struct mcshm *c, uint32_t grant, uint32_t life)
     (void)mcl_call(c, MCS_MSG_UNMAP, &m, -1, NULL);
 }
 
-static int map_extent(int fd, bool writable, void *hint, uint64_t *size, void **out)
+int mcl_extent_map(int fd, bool writable, void *hint, uint64_t *size, void **out)
 {
     struct statfs fs;
     int res;
@@ -83,7 +83,7 @@ MCSHM_API mcshm_status mcshm_map(mcshm *c, mcshm_segment segment, uint64_t addre
     if (status != MCSHM_OK)
         goto out;
     map_size = r.extent_size;
-    res = map_extent(fds.fd[0], false, (void *)(uintptr_t)r.extent_address, &map_size, &base);
+    res = mcl_extent_map(fds.fd[0], false, (void *)(uintptr_t)r.extent_address, &map_size, &base);
     mcl_close_fds(&fds);
     if (res != 0) {
         grant_return(c, r.grant, c->restarts);
@@ -228,7 +228,7 @@ static int grant_map(struct mcshm *c, const struct mcl_segment *s,
         .extent_address = b->address - r.offset,
         .map_size = r.extent_size,
     };
-    res = map_extent(fds.fd[0], writable, NULL, &g->map_size, &base);
+    res = mcl_extent_map(fds.fd[0], writable, NULL, &g->map_size, &base);
     g->extent = base;
     mcl_close_fds(&fds);
     if (res != 0)
@@ -332,4 +332,5 @@ void mcl_grants_fini(struct mcshm *c, bool mapped)
     for (size_t i = 0; mapped && i < c->nmaps; i++)
         mcs_region_unmap(c->maps[i].base, c->maps[i].size);
     free(c->maps);
+    mcl_object_maps_fini(c, mapped);
 }

@@ -106,6 +106,15 @@ struct mcl_map {
     const void *start; /* what the caller got */
 };
 
+/* An extent of the store's, for what is held in place. Stays until the connection is closed. */
+struct mcl_object_map {
+    uint32_t extent, life; /* as the agent of that life names it */
+    bool writable;
+    uint8_t *base;
+    uint64_t size; /* of the extent */
+    uint64_t map_size;
+};
+
 /* ---- view ------------------------------------------------------------------------ */
 
 struct mcl_range {
@@ -152,6 +161,7 @@ struct mcshm {
     struct mcl_view *view;
     uint32_t down;        /* atomic: the session has ended for good */
     uint32_t restarts;    /* atomic: how often a later agent took over: the session's life */
+    uint32_t objects;     /* atomic: the agent holds objects */
     int socket, doorbell; /* numbers for good; what they name changes with each life */
     struct mcs_session_region region;
     void *region_memory;
@@ -204,6 +214,8 @@ struct mcshm {
     size_t nsegments, segments_room;
     struct mcl_map *maps;
     size_t nmaps, maps_room;
+    struct mcl_object_map *object_maps;
+    size_t nobject_maps, object_maps_room;
     struct mcshm_queue *queues;
     struct mcl_counters closed; /* what closed queues had counted */
 
@@ -219,6 +231,7 @@ struct mcshm {
 #define MCL_TASK_CALLER 0x1u /* copied in the caller's thread: ended when submitted */
 #define MCL_TASK_STAGED 0x2u /* through private memory's shadow */
 #define MCL_TASK_OPEN 0x4u   /* staged, and not yet settled by mcl_stage_finish() */
+#define MCL_TASK_OBJECT 0x8u /* about objects: q->objects has more of it */
 /* The session's life (mcshm.restarts) at submission, its low half, in the upper half. */
 #define MCL_TASK_LIFE(restarts) ((uint32_t)(restarts) << 16)
 
@@ -264,6 +277,24 @@ struct mcl_copy {
     bool write; /* `to` is the remote side */
 };
 
+/* A piece of private memory in a request about objects. */
+struct mcl_object_stage {
+    struct mcl_private *memory;
+    uint8_t *local;
+    uint32_t piece; /* in the table of pieces */
+};
+
+/* Private half of a request about objects, by slot. */
+struct mcl_object {
+    uint8_t op;
+    uint32_t count;   /* keys */
+    uint32_t results; /* where they are in the block; 0: none */
+    uint32_t nstages, stages_room;
+    struct mcl_object_stage *stages; /* by piece; kept for the slot's next request */
+};
+
+#define MCL_OBJECT_MAPS 64u /* extents that a queue finds without the mutex, a power of two */
+
 struct mcshm_queue {
     struct mcs_queue shm;
     struct mcshm *c;
@@ -277,9 +308,14 @@ struct mcshm_queue {
     struct mcl_batch *batches;
     uint32_t *free_batches; /* stack */
     uint32_t nfree_batches;
-    struct mcs_desc *descs;   /* being built: shm.depth */
-    struct mcl_copy *copies;  /* the same */
-    struct mcl_stage *stages; /* by slot; NULL until private memory is used */
+    struct mcs_desc *descs;             /* being built: shm.depth */
+    struct mcl_copy *copies;            /* the same */
+    struct mcl_stage *stages;           /* by slot; NULL until private memory is used */
+    uint32_t staged_reads;              /* tasks with MCL_TASK_OPEN that write to private memory */
+    struct mcl_object *objects;         /* by slot; NULL until there is a request about objects */
+    struct mcl_object_map *object_maps; /* copies, by extent; NULL until one is mapped */
+    mcshm_batch *abandoned;             /* of mcshm_objects(), which had waited for too long */
+    size_t nabandoned, abandoned_room;
     struct mcl_args args;
     struct mcl_counters counters;
     uint64_t caller_max;
@@ -471,6 +507,8 @@ void mcl_grants_take(struct mcshm *c, struct mcl_segment *s);
 void mcl_grants_check(struct mcshm *c);
 /* All of them anew, for an agent that knows none. */
 void mcl_grants_renew(struct mcshm *c);
+/* Maps another's extent, which children of fork() do not get. *size: in bytes, out whole pages. 0, -errno. */
+int mcl_extent_map(int fd, bool writable, void *hint, uint64_t *size, void **out);
 /* Asks for what mcshm_map() has mapped anew. */
 void mcl_maps_renew(struct mcshm *c);
 /* Gives the segment's grants back; updates the view. */
@@ -524,9 +562,36 @@ mcshm_status mcl_stage_prepare(struct mcshm_queue *q, uint32_t slot, const struc
 /* Keeps the task's private memory from being unregistered. False: it is just going. */
 bool mcl_stage_hold(struct mcshm_queue *q, uint32_t slot);
 void mcl_stage_release(struct mcshm_queue *q, uint32_t slot);
+/* Is a task under way that writes to this private memory? */
+bool mcl_stage_reads_into(const struct mcshm_queue *q, const struct mcl_private *memory,
+                          const uint8_t *local, uint64_t size);
 /* Held, before the push: private memory -> shadow for a WRITE. */
 void mcl_stage_begin(struct mcshm_queue *q, uint32_t slot);
 /* After its end: shadow -> private memory for a completed READ. Once. */
 void mcl_stage_finish(struct mcshm_queue *q, struct mcl_batch *b, uint32_t slot);
+
+/* ---- object_stage.c: the same for requests about objects -------------------------- */
+
+/* Notes piece `piece` of `length` bytes; BUSY, NO_MEMORY. */
+mcshm_status mcl_object_stage(struct mcshm_queue *q, uint32_t slot, uint32_t piece,
+                              struct mcl_private *memory, uint8_t *local, uint64_t length);
+bool mcl_object_stage_hold(struct mcshm_queue *q, uint32_t slot);
+void mcl_object_stage_release(struct mcshm_queue *q, uint32_t slot);
+void mcl_object_stage_begin(struct mcshm_queue *q, uint32_t slot);
+void mcl_object_stage_end(struct mcshm_queue *q, uint32_t slot);
+bool mcl_object_reads_into(const struct mcshm_queue *q, uint32_t slot,
+                           const struct mcl_private *memory, const uint8_t *local, uint64_t size);
+
+/* ---- object_map.c ------------------------------------------------------------------ */
+
+/* Queue's thread: the extent of the store's, mapped if it is not yet; NULL: *status says why. */
+const struct mcl_object_map *mcl_object_map(struct mcshm_queue *q, uint32_t extent, bool writable,
+                                            mcshm_status *status);
+/* With the mutex: tells a later agent what is mapped. */
+void mcl_object_maps_renew(struct mcshm *c);
+void mcl_object_maps_fini(struct mcshm *c, bool mapped);
+
+/* query.c: a request whose answer is a text in a memfd. The text is the caller's to free(). */
+mcshm_status mcl_ask(struct mcshm *c, uint16_t type, struct mcs_msg *m, char **json);
 
 #endif

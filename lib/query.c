@@ -34,8 +34,7 @@ static mcshm_status read_text(int fd, uint64_t length, char **out)
     return MCSHM_OK;
 }
 
-/* A request whose answer is a text in a memfd. */
-static mcshm_status ask(mcshm *c, uint16_t type, struct mcs_msg *m, char **json)
+mcshm_status mcl_ask(struct mcshm *c, uint16_t type, struct mcs_msg *m, char **json)
 {
     struct mcl_fds fds;
     mcshm_status status;
@@ -68,7 +67,7 @@ MCSHM_API mcshm_status mcshm_query(mcshm *c, mcshm_query_what what, char **json)
     if ((uint32_t)what >= MCS_QUERY_COUNT)
         return mcl_fail(MCSHM_INVALID_ARGUMENT, "mcshm_query: what is %u, not 0 .. %u",
                         (unsigned)what, MCS_QUERY_COUNT - 1);
-    return ask(c, MCS_MSG_QUERY, &m, json);
+    return mcl_ask(c, MCS_MSG_QUERY, &m, json);
 }
 
 MCSHM_API mcshm_status mcshm_trace(mcshm *c, const char *client, uint32_t count, char **json)
@@ -87,7 +86,7 @@ MCSHM_API mcshm_status mcshm_trace(mcshm *c, const char *client, uint32_t count,
         return mcl_fail(MCSHM_INVALID_ARGUMENT, "mcshm_trace: count is %u, not 1 .. %u", count,
                         MCS_TRACE_MAX);
     snprintf(m.b.trace.client, sizeof(m.b.trace.client), "%s", client);
-    return ask(c, MCS_MSG_TRACE, &m, json);
+    return mcl_ask(c, MCS_MSG_TRACE, &m, json);
 }
 
 MCSHM_API mcshm_status mcshm_reload(mcshm *c, char **json)
@@ -99,7 +98,7 @@ MCSHM_API mcshm_status mcshm_reload(mcshm *c, char **json)
         return status;
     if (json == NULL)
         return mcl_fail(MCSHM_INVALID_ARGUMENT, "mcshm_reload: json is NULL");
-    return ask(c, MCS_MSG_RELOAD, &m, json);
+    return mcl_ask(c, MCS_MSG_RELOAD, &m, json);
 }
 
 MCSHM_API mcshm_status mcshm_ping(mcshm *c, const char *address, uint32_t timeout_ms,

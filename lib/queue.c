@@ -74,6 +74,11 @@ void mcl_queue_free(struct mcshm_queue *q, bool mapped)
     for (uint32_t i = 0; q->batches != NULL && i < q->shm.batches; i++)
         free(q->batches[i].slots);
     mcl_args_fini(&q->args);
+    for (uint32_t i = 0; q->objects != NULL && i < q->shm.slots; i++)
+        free(q->objects[i].stages);
+    free(q->objects);
+    free(q->object_maps);
+    free(q->abandoned);
     free(q->stages);
     free(q->copies);
     free(q->descs);
@@ -200,7 +205,7 @@ static void add_counters(struct mcl_counters *sum, const struct mcl_counters *on
  * copied back: they were canceled. */
 static void release_staged(struct mcshm_queue *q)
 {
-    for (uint32_t i = 0; q->stages != NULL && i < q->shm.slots; i++) {
+    for (uint32_t i = 0; q->tasks != NULL && i < q->shm.slots; i++) {
         if ((q->tasks[i].flags & MCL_TASK_OPEN) != 0)
             mcl_stage_release(q, i);
     }

@@ -126,6 +126,8 @@ static void take_info(struct mcshm *c, const struct mcs_msg_hello_reply *r)
     memcpy(c->info.agent_version, r->agent_version, sizeof(c->info.agent_version) - 1);
     pthread_mutex_unlock(&c->info_mutex);
     c->kept = (r->features & MCS_FEATURE_KEPT) != 0;
+    /* relaxed: partner mcshm_submit_objects() */
+    mcs_store_relaxed(&c->objects, (uint32_t)((r->features & MCS_FEATURE_OBJECTS) != 0));
 }
 
 /* A later agent has answered RESTORE: its socket and doorbell take the place of the old ones. */

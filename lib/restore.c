@@ -211,6 +211,7 @@ void mcl_regrant(struct mcshm *c)
     while (c->grants_due && !c->away && !mcl_down(c)) {
         c->grants_due = false;
         mcl_maps_renew(c);
+        mcl_object_maps_renew(c);
         mcl_grants_renew(c);
     }
 }

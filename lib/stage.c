@@ -168,18 +168,22 @@ static uint64_t span(const struct mcshm_queue *q, const struct mcl_task *t, uint
     }
 }
 
-/* Is a READ under way into what this WRITE is to send?  Then the shadow is not ours to fill. */
-static bool reads_into(const struct mcshm_queue *q, uint32_t slot)
+bool mcl_stage_reads_into(const struct mcshm_queue *q, const struct mcl_private *memory,
+                          const uint8_t *local, uint64_t size)
 {
-    const struct mcl_stage *mine = &q->stages[slot];
-    uint64_t size = span(q, &q->tasks[slot], mine->shape);
+    for (uint32_t i = 0; q->staged_reads != 0 && i < q->shm.slots; i++) {
+        const struct mcl_stage *s;
 
-    for (uint32_t i = 0; i < q->shm.slots; i++) {
-        const struct mcl_stage *s = &q->stages[i];
-
-        if ((q->tasks[i].flags & MCL_TASK_OPEN) != 0 && s->memory == mine->memory &&
-            s->op == MCS_OP_READ &&
-            overlaps(s->local, span(q, &q->tasks[i], s->shape), mine->local, size))
+        if ((q->tasks[i].flags & MCL_TASK_OPEN) == 0)
+            continue;
+        if ((q->tasks[i].flags & MCL_TASK_OBJECT) != 0) {
+            if (mcl_object_reads_into(q, i, memory, local, size))
+                return true;
+            continue;
+        }
+        s = &q->stages[i];
+        if (s->memory == memory && s->op == MCS_OP_READ &&
+            overlaps(s->local, span(q, &q->tasks[i], s->shape), local, size))
             return true;
     }
     return false;
@@ -195,7 +199,9 @@ mcshm_status mcl_stage_prepare(struct mcshm_queue *q, uint32_t slot, const struc
     }
     q->stages[slot] =
         (struct mcl_stage){.memory = memory, .local = local, .op = d->op, .shape = d->shape};
-    if (d->op == MCS_OP_WRITE && mcs_load_relaxed(&memory->tasks) != 0 && reads_into(q, slot))
+    /* else the shadow is not ours to fill */
+    if (d->op == MCS_OP_WRITE && mcs_load_relaxed(&memory->tasks) != 0 &&
+        mcl_stage_reads_into(q, memory, local, span(q, &q->tasks[slot], d->shape)))
         return mcl_fail(MCSHM_BUSY,
                         "a READ into this private memory is unfinished: poll it to its end, then "
                         "submit the WRITE");
@@ -230,9 +236,13 @@ static void copy(struct mcshm_queue *q, uint32_t slot, bool to_shadow)
 
 bool mcl_stage_hold(struct mcshm_queue *q, uint32_t slot)
 {
-    struct mcl_private *p = q->stages[slot].memory; /* a pinned view knows it */
+    struct mcl_private *p; /* a pinned view knows it */
 
+    if ((q->tasks[slot].flags & MCL_TASK_OBJECT) != 0)
+        return mcl_object_stage_hold(q, slot);
+    p = q->stages[slot].memory;
     q->tasks[slot].flags |= MCL_TASK_OPEN;
+    q->staged_reads += q->stages[slot].op == MCS_OP_READ;
     mcs_fetch_add(&p->tasks, 1u);
     mcs_fence_full(); /* store, then load; partner: mcl_private_unregister() */
     return mcs_load_relaxed(&p->gone) == 0;
@@ -240,14 +250,21 @@ bool mcl_stage_hold(struct mcshm_queue *q, uint32_t slot)
 
 void mcl_stage_release(struct mcshm_queue *q, uint32_t slot)
 {
+    if ((q->tasks[slot].flags & MCL_TASK_OBJECT) != 0) {
+        mcl_object_stage_release(q, slot);
+        return;
+    }
     q->tasks[slot].flags &= ~MCL_TASK_OPEN;
+    q->staged_reads -= q->stages[slot].op == MCS_OP_READ;
     mcs_fence_full(); /* the copy is done before the memory is free to go */
     mcs_fetch_add(&q->stages[slot].memory->tasks, UINT32_MAX); /* partner: as above */
 }
 
 void mcl_stage_begin(struct mcshm_queue *q, uint32_t slot)
 {
-    if (q->stages[slot].op == MCS_OP_WRITE) {
+    if ((q->tasks[slot].flags & MCL_TASK_OBJECT) != 0) {
+        mcl_object_stage_begin(q, slot);
+    } else if (q->stages[slot].op == MCS_OP_WRITE) {
         copy(q, slot, true);
         MCS_FAILPOINT(stage_copied);
     }
@@ -257,7 +274,10 @@ void mcl_stage_finish(struct mcshm_queue *q, struct mcl_batch *b, uint32_t slot)
 {
     if ((q->tasks[slot].flags & MCL_TASK_OPEN) == 0)
         return;
-    if (q->stages[slot].op == MCS_OP_READ && (mcl_task_end(q, slot) & 0x7f) == MCS_STATE_COMPLETED)
+    if ((q->tasks[slot].flags & MCL_TASK_OBJECT) != 0)
+        mcl_object_stage_end(q, slot);
+    else if (q->stages[slot].op == MCS_OP_READ &&
+             (mcl_task_end(q, slot) & 0x7f) == MCS_STATE_COMPLETED)
         copy(q, slot, false);
     b->staged--;
     mcs_count(&q->counters.staged_tasks, 1);

@@ -4,26 +4,12 @@
  * descriptors that nobody looks at yet), push (all descriptors at once), commit (count).
  * What fails before the push is as if it had not been: only argument chunks go back.
  */
-#include "internal.h"
-#include "caller.h"
+#include "submit.h"
 #include "shm/failpoint.h"
 
 #include <unistd.h>
 
 static_assert(MCSHM_FENCE == MCS_DESC_FENCE && MCSHM_NOTIFY == MCS_DESC_NOTIFY, "public flags");
-
-struct submission {
-    struct mcshm_queue *q;
-    struct mcl_batch *b;
-    uint32_t batch;     /* its index */
-    uint32_t tasks;     /* prepared */
-    uint32_t ring;      /* of them in descriptors */
-    uint32_t staged;    /* of these on private memory */
-    uint32_t submitted; /* time, as descriptors have it */
-    uint32_t place;     /* in the ring, of the first */
-    uint32_t life;      /* of the session, as tasks note it */
-    struct mcl_caller caller;
-};
 
 void mcl_doorbell(struct mcshm_queue *q)
 {
@@ -38,8 +24,7 @@ void mcl_doorbell(struct mcshm_queue *q)
         ;
 }
 
-/* A refusal that the caller is to retry, for as long as somebody works it off. */
-static mcshm_status full(struct mcshm_queue *q, mcshm_status status)
+mcshm_status mcl_submission_full(struct mcshm_queue *q, mcshm_status status)
 {
     if (mcl_idle_down(q->c, &q->idle))
         return mcl_fail(MCSHM_AGENT_DOWN, "the agent ended the session: connect again");
@@ -49,7 +34,8 @@ static mcshm_status full(struct mcshm_queue *q, mcshm_status status)
     return status;
 }
 
-static mcshm_status begin(struct submission *s, mcshm_queue *q, mcshm_batch batch, size_t n)
+mcshm_status mcl_submission_begin(struct mcl_submission *s, mcshm_queue *q, mcshm_batch batch,
+                                  size_t n)
 {
     mcshm_status status = mcl_check_queue(q);
 
@@ -73,7 +59,7 @@ static mcshm_status begin(struct submission *s, mcshm_queue *q, mcshm_batch batc
                         "%zu tasks in one submission: the queue's ring holds %u", n,
                         q->shm.depth - 1);
     if (n > q->nfree)
-        return full(q, MCSHM_NO_SLOTS);
+        return mcl_submission_full(q, MCSHM_NO_SLOTS);
     s->submitted = (uint32_t)(mcs_ticks() >> q->c->tick_shift);
     s->place = q->shm.ring->prod.tail;                          /* written by this thread alone */
     s->life = MCL_TASK_LIFE(mcs_load_relaxed(&q->c->restarts)); /* partner: resumed(), restore.c */
@@ -141,9 +127,8 @@ static mcshm_status find_local(struct mcshm_queue *q, const mcshm_request *r, ui
     return MCSHM_OK;
 }
 
-/* The record of the next slot. It counts only when committed. */
-static struct mcl_task *next_task(struct submission *s, const mcshm_request *r, uint64_t length,
-                                  uint32_t *slot)
+struct mcl_task *mcl_submission_task(struct mcl_submission *s, const mcshm_request *r,
+                                     uint64_t length, uint32_t *slot)
 {
     struct mcshm_queue *q = s->q;
     struct mcl_task *t;
@@ -161,8 +146,8 @@ static struct mcl_task *next_task(struct submission *s, const mcshm_request *r, 
     return t;
 }
 
-static struct mcs_desc *next_desc(struct submission *s, const mcshm_request *r, struct mcl_task *t,
-                                  uint32_t slot, uint8_t op)
+struct mcs_desc *mcl_submission_desc(struct mcl_submission *s, const mcshm_request *r,
+                                     struct mcl_task *t, uint32_t slot, uint8_t op)
 {
     struct mcs_desc *d = &s->q->descs[s->ring];
 
@@ -193,8 +178,10 @@ static bool sweep_args(struct mcshm_queue *q)
     bool any = false;
 
     while ((slot = mcl_args_oldest(&q->args, &at)) != MCL_ARGS_NO_OWNER) {
-        /* a staged task still needs its pieces; its batch will be polled */
-        if ((q->tasks[slot].flags & MCL_TASK_OPEN) != 0 || mcl_task_end(q, slot) == 0)
+        /* a staged task still needs its pieces, one about objects keeps its results there: the batch
+         * will be polled, and freed */
+        if ((q->tasks[slot].flags & (MCL_TASK_OPEN | MCL_TASK_OBJECT)) != 0 ||
+            mcl_task_end(q, slot) == 0)
             break;
         mcl_args_free(&q->args, at);
         q->tasks[slot].args = MCS_ARGS_NONE;
@@ -203,16 +190,31 @@ static bool sweep_args(struct mcshm_queue *q)
     return any;
 }
 
-/* Takes an argument block for the task with room for n pieces and the notification. */
-static mcshm_status take_args(struct submission *s, const mcshm_request *r, size_t n, bool notify,
-                              uint32_t slot, struct mcs_desc *d, struct mcs_args **out)
+mcshm_status mcl_submission_args(struct mcl_submission *s, uint64_t size, uint32_t slot,
+                                 struct mcs_desc *d, void **out)
 {
     struct mcshm_queue *q = s->q;
-    struct mcl_task *t = &q->tasks[slot];
+    uint32_t at;
+
+    while (!mcl_args_take(&q->args, (uint32_t)((size + MCS_LINE - 1) / MCS_LINE), slot, &at)) {
+        if (!sweep_args(q))
+            return mcl_submission_full(q, MCSHM_ARGS_FULL);
+    }
+    q->tasks[slot].args = d->args = at;
+    *out = q->shm.args + (uint64_t)at * MCS_LINE;
+    return MCSHM_OK;
+}
+
+/* Takes an argument block for the task with room for n pieces and the notification. */
+static mcshm_status take_args(struct mcl_submission *s, const mcshm_request *r, size_t n,
+                              bool notify, uint32_t slot, struct mcs_desc *d, struct mcs_args **out)
+{
+    struct mcshm_queue *q = s->q;
     uint64_t size = sizeof(struct mcs_args), pieces = size;
     const mcshm_notification *note = notify ? r->notify : NULL;
+    mcshm_status status;
     struct mcs_args *a;
-    uint32_t at;
+    void *block;
 
     if (n > q->shm.args_size / sizeof(struct mcs_piece))
         return mcl_fail(MCSHM_INVALID_ARGUMENT,
@@ -226,12 +228,10 @@ static mcshm_status take_args(struct submission *s, const mcshm_request *r, size
                         "%zu pieces and the notification need %llu bytes: the queue's argument "
                         "area has %llu",
                         n, (unsigned long long)size, (unsigned long long)q->shm.args_size);
-    while (!mcl_args_take(&q->args, (uint32_t)((size + MCS_LINE - 1) / MCS_LINE), slot, &at)) {
-        if (!sweep_args(q))
-            return full(q, MCSHM_ARGS_FULL);
-    }
-    t->args = d->args = at;
-    a = (struct mcs_args *)(q->shm.args + (uint64_t)at * MCS_LINE);
+    status = mcl_submission_args(s, size, slot, d, &block);
+    if (status != MCSHM_OK)
+        return status;
+    a = block;
     *a = (struct mcs_args){.total = size, .pieces = (uint32_t)pieces};
     if (note != NULL) {
         a->notify = (uint32_t)(pieces + n * sizeof(struct mcs_piece));
@@ -246,7 +246,7 @@ static mcshm_status take_args(struct submission *s, const mcshm_request *r, size
     return MCSHM_OK;
 }
 
-static mcshm_status set_local(struct submission *s, const mcshm_request *r,
+static mcshm_status set_local(struct mcl_submission *s, const mcshm_request *r,
                               const struct mcl_range *range, uint32_t slot, struct mcs_desc *d)
 {
     d->extent = range->extent;
@@ -258,7 +258,7 @@ static mcshm_status set_local(struct submission *s, const mcshm_request *r,
     return mcl_stage_prepare(s->q, slot, d, range->staged, r->local);
 }
 
-static mcshm_status prepare_one(struct submission *s, const mcshm_request *r)
+static mcshm_status prepare_one(struct mcl_submission *s, const mcshm_request *r)
 {
     const struct mcl_range *range;
     struct mcl_task *t;
@@ -271,13 +271,13 @@ static mcshm_status prepare_one(struct submission *s, const mcshm_request *r)
         status = find_local(s->q, r, r->length, &range);
     if (status != MCSHM_OK)
         return status;
-    t = next_task(s, r, r->length, &slot);
+    t = mcl_submission_task(s, r, r->length, &slot);
     if (r->length <= s->q->caller_max &&
         mcl_caller_take(&s->caller, s->q, r, range, r->length, r->length, r->length)) {
         mcl_caller_add(&s->caller, s->q, r, slot);
         return MCSHM_OK;
     }
-    d = next_desc(s, r, t, slot, (uint8_t)r->opcode);
+    d = mcl_submission_desc(s, r, t, slot, (uint8_t)r->opcode);
     if (__builtin_expect((r->flags & MCSHM_NOTIFY) != 0, 0)) {
         status = take_args(s, r, 0, true, slot, d, &a);
         if (status != MCSHM_OK)
@@ -288,7 +288,7 @@ static mcshm_status prepare_one(struct submission *s, const mcshm_request *r)
 
 /* The batch's counters, the slots and the rest are as they were; chunks of arguments go back,
  * newest first, as if they had never been taken. */
-static mcshm_status undo(struct submission *s, mcshm_status status)
+mcshm_status mcl_submission_undo(struct mcl_submission *s, mcshm_status status)
 {
     struct mcshm_queue *q = s->q;
 
@@ -307,7 +307,7 @@ static mcshm_status undo(struct submission *s, mcshm_status status)
 }
 
 /* The private memory of all staged tasks stays, or none of it is held. */
-static mcshm_status hold_staged(struct submission *s)
+static mcshm_status hold_staged(struct mcl_submission *s)
 {
     struct mcshm_queue *q = s->q;
 
@@ -321,7 +321,7 @@ static mcshm_status hold_staged(struct submission *s)
     return MCSHM_OK;
 }
 
-static void begin_staged(struct submission *s)
+static void begin_staged(struct mcl_submission *s)
 {
     for (uint32_t i = 0; i < s->tasks; i++) {
         uint32_t slot = s->b->slots[s->b->tasks + i];
@@ -334,22 +334,22 @@ static void begin_staged(struct submission *s)
 
 /* Pushes what is prepared and counts it. The library's own copies are made before the push:
  * a fenced task behind them may start right after it. */
-static mcshm_status finish(struct submission *s, const struct mcl_shape *shape)
+mcshm_status mcl_submission_finish(struct mcl_submission *s, const struct mcl_shape *shape)
 {
     struct mcshm_queue *q = s->q;
     struct mcl_batch *b = s->b;
     mcshm_status status = MCSHM_OK;
 
     if (MCS_FAIL(submit_prepared) != 0)
-        return undo(s, full(q, MCSHM_RING_FULL));
+        return mcl_submission_undo(s, mcl_submission_full(q, MCSHM_RING_FULL));
     if (s->ring != 0 && (s->caller.copies != 0 || __builtin_expect(s->staged != 0, 0))) {
         /* nothing may fail once bytes have moved; the room only grows */
         if (s->ring > mcs_ring_room(q->shm.ring))
-            status = full(q, MCSHM_RING_FULL);
+            status = mcl_submission_full(q, MCSHM_RING_FULL);
         else if (s->staged != 0)
             status = hold_staged(s);
         if (status != MCSHM_OK)
-            return undo(s, status);
+            return mcl_submission_undo(s, status);
     }
     if (s->caller.copies != 0) {
         b->caller_bytes += mcl_caller_copy(&s->caller, q, shape);
@@ -365,7 +365,7 @@ static mcshm_status finish(struct submission *s, const struct mcl_shape *shape)
     }
 #endif
     if (s->ring != 0 && !mcs_ring_push(q->shm.ring, q->descs, s->ring))
-        return undo(s, full(q, MCSHM_RING_FULL));
+        return mcl_submission_undo(s, mcl_submission_full(q, MCSHM_RING_FULL));
     if (s->ring != 0) {
         MCS_FAILPOINT(submit_pushed);
         mcl_doorbell(q);
@@ -380,8 +380,8 @@ static mcshm_status finish(struct submission *s, const struct mcl_shape *shape)
 MCSHM_API mcshm_status mcshm_submit(mcshm_queue *q, mcshm_batch batch,
                                     const mcshm_request *requests, size_t n)
 {
-    struct submission s;
-    mcshm_status status = begin(&s, q, batch, n);
+    struct mcl_submission s;
+    mcshm_status status = mcl_submission_begin(&s, q, batch, n);
 
     if (status != MCSHM_OK)
         return status;
@@ -391,9 +391,9 @@ MCSHM_API mcshm_status mcshm_submit(mcshm_queue *q, mcshm_batch batch,
     for (size_t i = 0; i < n; i++) {
         status = prepare_one(&s, &requests[i]);
         if (__builtin_expect(status != MCSHM_OK, 0))
-            return undo(&s, status);
+            return mcl_submission_undo(&s, status);
     }
-    return finish(&s, NULL);
+    return mcl_submission_finish(&s, NULL);
 }
 
 /* Bytes of all pieces, and how far both sides reach from their bases. */
@@ -421,7 +421,7 @@ static mcshm_status measure_list(const mcshm_piece *pieces, size_t n, uint64_t *
 
 /* One task of many pieces whose ranges have been measured: copied here and now where the caller may,
  * else one descriptor with an argument block. */
-static mcshm_status submit_shape(struct submission *s, const mcshm_request *r,
+static mcshm_status submit_shape(struct mcl_submission *s, const mcshm_request *r,
                                  const struct mcl_shape *shape, const struct mcl_range *range,
                                  uint64_t total, uint64_t local_span, uint64_t remote_span)
 {
@@ -433,17 +433,17 @@ static mcshm_status submit_shape(struct submission *s, const mcshm_request *r,
     struct mcs_args *a;
     uint32_t slot;
 
-    t = next_task(s, r, total, &slot);
+    t = mcl_submission_task(s, r, total, &slot);
     if (total <= q->caller_max &&
         mcl_caller_take(&s->caller, q, r, range, total, local_span, remote_span)) {
         mcl_caller_add(&s->caller, q, r, slot);
-        return finish(s, shape);
+        return mcl_submission_finish(s, shape);
     }
-    d = next_desc(s, r, t, slot, (uint8_t)r->opcode);
+    d = mcl_submission_desc(s, r, t, slot, (uint8_t)r->opcode);
     d->shape = st != NULL ? MCS_SHAPE_STRIDE : MCS_SHAPE_LIST;
     status = take_args(s, r, shape->count, (r->flags & MCSHM_NOTIFY) != 0, slot, d, &a);
     if (status != MCSHM_OK)
-        return undo(s, status);
+        return mcl_submission_undo(s, status);
     if (st != NULL) {
         a->count = st->count;
         a->block = st->block;
@@ -454,7 +454,7 @@ static mcshm_status submit_shape(struct submission *s, const mcshm_request *r,
         memcpy((uint8_t *)a + a->pieces, shape->pieces, shape->count * sizeof(*shape->pieces));
     }
     status = set_local(s, r, range, slot, d);
-    return status == MCSHM_OK ? finish(s, NULL) : undo(s, status);
+    return status == MCSHM_OK ? mcl_submission_finish(s, NULL) : mcl_submission_undo(s, status);
 }
 
 MCSHM_API mcshm_status mcshm_submit_list(mcshm_queue *q, mcshm_batch batch, const mcshm_request *r,
@@ -463,8 +463,8 @@ MCSHM_API mcshm_status mcshm_submit_list(mcshm_queue *q, mcshm_batch batch, cons
     struct mcl_shape shape = {.pieces = pieces, .count = n};
     uint64_t total, local_span, remote_span;
     const struct mcl_range *range;
-    struct submission s;
-    mcshm_status status = begin(&s, q, batch, 1);
+    struct mcl_submission s;
+    mcshm_status status = mcl_submission_begin(&s, q, batch, 1);
 
     if (status != MCSHM_OK)
         return status;
@@ -494,8 +494,8 @@ MCSHM_API mcshm_status mcshm_submit_stride(mcshm_queue *q, mcshm_batch batch,
     struct mcl_shape shape = {.stride = st};
     uint64_t total, local_span, remote_span;
     const struct mcl_range *range;
-    struct submission s;
-    mcshm_status status = begin(&s, q, batch, 1);
+    struct mcl_submission s;
+    mcshm_status status = mcl_submission_begin(&s, q, batch, 1);
 
     if (status != MCSHM_OK)
         return status;
@@ -520,12 +520,12 @@ MCSHM_API mcshm_status mcshm_submit_stride(mcshm_queue *q, mcshm_batch batch,
 MCSHM_API mcshm_status mcshm_submit_notify(mcshm_queue *q, mcshm_batch batch,
                                            const mcshm_request *r)
 {
-    struct submission s;
+    struct mcl_submission s;
     struct mcl_task *t;
     struct mcs_desc *d;
     struct mcs_args *a;
     uint32_t slot;
-    mcshm_status status = begin(&s, q, batch, 1);
+    mcshm_status status = mcl_submission_begin(&s, q, batch, 1);
 
     if (status != MCSHM_OK)
         return status;
@@ -536,10 +536,10 @@ MCSHM_API mcshm_status mcshm_submit_notify(mcshm_queue *q, mcshm_batch batch,
         status = check_notification(r->notify);
     if (status != MCSHM_OK)
         return status;
-    t = next_task(&s, r, 0, &slot);
-    d = next_desc(&s, r, t, slot, MCS_OP_NOTIFY);
+    t = mcl_submission_task(&s, r, 0, &slot);
+    d = mcl_submission_desc(&s, r, t, slot, MCS_OP_NOTIFY);
     d->flags &= (uint8_t)~MCS_DESC_NOTIFY; /* there is no data to follow */
     d->remote_addr = 0;
     status = take_args(&s, r, 0, true, slot, d, &a);
-    return status == MCSHM_OK ? finish(&s, NULL) : undo(&s, status);
+    return status == MCSHM_OK ? mcl_submission_finish(&s, NULL) : mcl_submission_undo(&s, status);
 }

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Extents of the store's that this process has mapped, to read objects in place and to fill what it
+ * creates there.  One mapping for each extent and kind, made when a result first names it; it stays
+ * until the connection is closed, whatever becomes of the objects, so that a queue may keep a copy of
+ * where it is and look there without the mutex.
+ */
+#include "internal.h"
+
+#include <stdlib.h>
+
+/* With the mutex. */
+static struct mcl_object_map *find(struct mcshm *c, uint32_t extent, bool writable)
+{
+    for (size_t i = 0; i < c->nobject_maps; i++) {
+        if (c->object_maps[i].extent == extent && c->object_maps[i].writable == writable)
+            return &c->object_maps[i];
+    }
+    return NULL;
+}
+
+static mcshm_status ask(struct mcshm *c, uint32_t extent, bool writable,
+                        struct mcs_msg_object_map_reply *reply, struct mcl_fds *fds)
+{
+    struct mcs_msg m = {.b.object_map = {.extent = extent, .writable = writable}};
+    mcshm_status status = mcl_call(c, MCS_MSG_OBJECT_MAP, &m, -1, fds);
+
+    if (status != MCSHM_OK)
+        return status;
+    *reply = m.b.object_map_reply;
+    if (fds->n == 1 && reply->size != 0)
+        return MCSHM_OK;
+    mcl_close_fds(fds);
+    return mcl_fail(MCSHM_PROTOCOL, "the agent's mapping of an extent contradicts itself");
+}
+
+static void give_back(struct mcshm *c, uint32_t extent, bool writable)
+{
+    struct mcs_msg m = {.b.object_unmap = {.extent = extent, .writable = writable}};
+
+    (void)mcl_call(c, MCS_MSG_OBJECT_UNMAP, &m, -1, NULL);
+}
+
+/* With the mutex. */
+static mcshm_status map(struct mcshm *c, uint32_t extent, bool writable)
+{
+    struct mcs_msg_object_map_reply r;
+    struct mcl_object_map *m;
+    struct mcl_fds fds;
+    mcshm_status status;
+    uint64_t size;
+    void *base;
+    int res;
+
+    if (mcl_grow(&c->object_maps, c->nobject_maps, &c->object_maps_room, sizeof(*m)) != 0)
+        return mcl_fail(MCSHM_NO_MEMORY, "out of memory for one more mapping");
+    status = ask(c, extent, writable, &r, &fds);
+    if (status != MCSHM_OK)
+        return status;
+    size = r.size;
+    res = mcl_extent_map(fds.fd[0], writable, (void *)(uintptr_t)r.address, &size, &base);
+    mcl_close_fds(&fds);
+    if (res != 0) {
+        give_back(c, extent, writable);
+        return mcl_fail(MCSHM_NO_MEMORY, "mapping an extent of %llu bytes: %s",
+                        (unsigned long long)r.size, strerror(-res));
+    }
+    m = &c->object_maps[c->nobject_maps++];
+    *m = (struct mcl_object_map){.extent = extent,
+                                 .life = c->restarts,
+                                 .writable = writable,
+                                 .base = base,
+                                 .size = r.size,
+                                 .map_size = size};
+    return MCSHM_OK;
+}
+
+const struct mcl_object_map *mcl_object_map(struct mcshm_queue *q, uint32_t extent, bool writable,
+                                            mcshm_status *status)
+{
+    struct mcl_object_map *copy;
+    struct mcshm *c = q->c;
+
+    if (q->object_maps == NULL) {
+        q->object_maps = calloc(MCL_OBJECT_MAPS, sizeof(*q->object_maps));
+        if (q->object_maps == NULL) {
+            *status = mcl_fail(MCSHM_NO_MEMORY, "out of memory for mappings");
+            return NULL;
+        }
+    }
+    copy = &q->object_maps[(extent * 2 + writable) % MCL_OBJECT_MAPS];
+    if (copy->base != NULL && copy->extent == extent && copy->writable == writable)
+        return copy;
+    pthread_mutex_lock(&c->mutex);
+    *status = find(c, extent, writable) != NULL ? MCSHM_OK : map(c, extent, writable);
+    if (*status == MCSHM_OK)
+        *copy = *find(c, extent, writable);
+    pthread_mutex_unlock(&c->mutex);
+    return *status == MCSHM_OK ? copy : NULL;
+}
+
+void mcl_object_maps_renew(struct mcshm *c)
+{
+    for (size_t i = 0; i < c->nobject_maps; i++) {
+        struct mcl_object_map *m = &c->object_maps[i];
+        struct mcs_msg_object_map_reply r;
+        struct mcl_fds fds;
+
+        if (m->life == c->restarts)
+            continue;
+        /* the memory is mapped, and stays so */
+        if (ask(c, m->extent, m->writable, &r, &fds) == MCSHM_OK) {
+            mcl_close_fds(&fds);
+            m->life = c->restarts;
+        } else {
+            mcl_log(c, MCSHM_LOG_WARNING,
+                    "the mapping of extent %u of the store is not granted anew: %s", m->extent,
+                    mcshm_last_error(c));
+        }
+    }
+}
+
+void mcl_object_maps_fini(struct mcshm *c, bool mapped)
+{
+    for (size_t i = 0; mapped && i < c->nobject_maps; i++)
+        mcs_region_unmap(c->object_maps[i].base, c->object_maps[i].map_size);
+    free(c->object_maps);
+}
