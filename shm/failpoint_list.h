@@ -14,6 +14,7 @@
  *           resume  an agent that dies under it, and the next one
  *           rdma    two agents over RDMA rails (tests/rdma)
  *           meta    a name in the cluster's metadata, published and withdrawn
+ *           disk    objects that go to disk and come back
  * fails   1: MCS_FAIL(), the call site takes an errno
  */
 #ifndef MCS_FAILPOINT_LIST_H
@@ -205,6 +206,23 @@
     X(lease_renewed, agent, meta, 1, "a lease's renewal is answered")                              \
     X(meta_register, agent, meta, 0, "a name is taken here, not in the cluster")                   \
     X(meta_registered, agent, meta, 0, "it is in the cluster, its owner does not know")            \
-    X(meta_withdraw, agent, meta, 0, "it is about to be withdrawn from the cluster")
+    X(meta_withdraw, agent, meta, 0, "it is about to be withdrawn from the cluster")               \
+    /* ---- agent: the disk of the store ---- */                                                   \
+    X(file_read, agent, disk, 1, "the kernel refuses to read from a file")                         \
+    X(file_write, agent, disk, 1, "the kernel refuses to write to a file")                         \
+    X(file_sync, agent, disk, 1, "the kernel refuses to make a file's data durable")               \
+    X(file_short, agent, disk, 1, "the kernel reads or writes one block")                          \
+    X(disk_bin, agent, disk, 1, "a new file for objects is about to be made")                      \
+    X(disk_write, agent, disk, 0, "a group of objects is about to be written")                     \
+    X(disk_written, agent, disk, 0, "it is written, and not durable yet")                          \
+    X(disk_synced, agent, disk, 0, "it is durable, the store does not know")                       \
+    X(disk_told, agent, disk, 0, "the store knows")                                                \
+    X(disk_mark, agent, disk, 0, "marks of what was dropped are about to be written")              \
+    X(disk_marked, agent, disk, 0, "they are written, and not durable yet")                        \
+    X(disk_evict, agent, disk, 0, "the oldest file is about to go")                                \
+    X(disk_evicted, agent, disk, 0, "it is gone, the store does not know")                         \
+    X(disk_fetch, agent, disk, 0, "an object is about to be read")                                 \
+    X(disk_fetched, agent, disk, 0, "it is in memory, the store does not know")                    \
+    X(disk_scanned, agent, disk, 0, "the folder is scanned, the store knows all of it")
 
 #endif

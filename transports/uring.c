@@ -291,7 +291,15 @@ static bool force_send(struct io_uring_sqe *sqe, struct mct_io *io, const struct
     io_uring_prep_send(sqe, sqe->fd, msg->msg_iov[0].iov_base, 1, MSG_NOSIGNAL);
     return true;
 }
+
+static void force_file(struct io_uring_sqe *sqe, struct mct_io *io, int error)
+{
+    if (!forced(sqe, io, error) && sqe->opcode != IORING_OP_FSYNC && MCS_FAIL(file_short) != 0 &&
+        sqe->len > 4096)
+        sqe->len = 4096;
+}
 #else
+#define force_file(sqe, io, error) ((void)0)
 #define force_recv(sqe, io) ((void)0)
 #define force_send(sqe, io, msg) false
 #endif
@@ -337,6 +345,72 @@ void mct_uring_sendmsg_zc(struct mct_uring *u, struct mct_io *io, int fd, const 
     if (!force_send(sqe, io, msg) && (u->features & MCT_URING_ZC_USAGE) != 0)
         sqe->ioprio = IORING_SEND_ZC_REPORT_USAGE;
     finish(u, sqe, io);
+}
+
+static void place_file(struct io_uring_sqe *sqe, int file)
+{
+    if (file < 0)
+        return;
+    sqe->fd = file;
+    sqe->flags |= IOSQE_FIXED_FILE;
+}
+
+/* The kernel takes 32 bits of length, and ends it at a page itself; the rest is the caller's next. */
+static unsigned length_of(const struct mct_uring_span *s)
+{
+    return s->size > (1u << 30) ? 1u << 30 : (unsigned)s->size;
+}
+
+void mct_uring_read(struct mct_uring *u, struct mct_io *io, const struct mct_uring_span *s)
+{
+    struct io_uring_sqe *sqe = next_sqe(u);
+
+    if (s->memory >= 0)
+        io_uring_prep_read_fixed(sqe, s->fd, s->buffer, length_of(s), s->offset, s->memory);
+    else
+        io_uring_prep_read(sqe, s->fd, s->buffer, length_of(s), s->offset);
+    place_file(sqe, s->file);
+    force_file(sqe, io, MCS_FAIL(file_read));
+    finish(u, sqe, io);
+}
+
+void mct_uring_write(struct mct_uring *u, struct mct_io *io, const struct mct_uring_span *s)
+{
+    struct io_uring_sqe *sqe = next_sqe(u);
+
+    if (s->memory >= 0)
+        io_uring_prep_write_fixed(sqe, s->fd, s->buffer, length_of(s), s->offset, s->memory);
+    else
+        io_uring_prep_write(sqe, s->fd, s->buffer, length_of(s), s->offset);
+    place_file(sqe, s->file);
+    force_file(sqe, io, MCS_FAIL(file_write));
+    finish(u, sqe, io);
+}
+
+void mct_uring_datasync(struct mct_uring *u, struct mct_io *io, int fd)
+{
+    struct io_uring_sqe *sqe = next_sqe(u);
+
+    io_uring_prep_fsync(sqe, fd, IORING_FSYNC_DATASYNC);
+    force_file(sqe, io, MCS_FAIL(file_sync));
+    finish(u, sqe, io);
+}
+
+int mct_uring_memory(struct mct_uring *u, const struct iovec *v, unsigned n)
+{
+    return io_uring_register_buffers(&u->ring, v, n);
+}
+
+int mct_uring_files(struct mct_uring *u, unsigned places)
+{
+    return io_uring_register_files_sparse(&u->ring, places);
+}
+
+int mct_uring_file(struct mct_uring *u, unsigned place, int fd)
+{
+    int res = io_uring_register_files_update(&u->ring, place, &fd, 1);
+
+    return res < 0 ? res : 0;
 }
 
 /* The kernel does not find an operation that it is just about to try once more, and then lets it wait.

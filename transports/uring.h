@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 struct mct_uring;
 
@@ -66,6 +67,26 @@ void mct_uring_sendmsg(struct mct_uring *u, struct mct_io *io, int fd, const str
                        int flags);
 void mct_uring_sendmsg_zc(struct mct_uring *u, struct mct_io *io, int fd, const struct msghdr *msg,
                           int flags);
+
+/* What is read from a file, or written to it. */
+struct mct_uring_span {
+    int fd;
+    int file; /* its registered place, mct_uring_files(); -1: none */
+    void *buffer;
+    size_t size;
+    uint64_t offset;
+    int memory; /* the registered memory that buffer lies in, mct_uring_memory(); -1: none */
+};
+void mct_uring_read(struct mct_uring *u, struct mct_io *io, const struct mct_uring_span *s);
+void mct_uring_write(struct mct_uring *u, struct mct_io *io, const struct mct_uring_span *s);
+/* fdatasync(): data of all writes to it that have completed. */
+void mct_uring_datasync(struct mct_uring *u, struct mct_io *io, int fd);
+/* Registers memory (once, while nothing is under way), places for files (once), a file at a place (fd -1: takes it out). After
+ * mct_uring_enable(). 0 or a negative errno: everything goes without, too. */
+int mct_uring_memory(struct mct_uring *u, const struct iovec *v, unsigned n);
+int mct_uring_files(struct mct_uring *u, unsigned places);
+int mct_uring_file(struct mct_uring *u, unsigned place, int fd);
+
 /* Cancels an operation that is under way; its own done() says soon how it ended: -ECANCELED, or what
  * it had come to. Of no effect on one that is not under way. */
 void mct_uring_cancel(struct mct_uring *u, struct mct_io *io);
