@@ -25,21 +25,29 @@
 #define MCO_TEXT_MAX 256u
 
 struct mco_directory;
+struct mco_holder;
 
 struct mco_directory_options {
     uint64_t token;      /* of this leader, greater than all before */
     uint64_t keys_max;   /* most entries; 0: no limit */
     uint64_t rebuild_ns; /* from creation: how long holders are waited for */
     uint64_t put_ns; /* a put under way that its holder does not speak of is undone after so long */
-    uint64_t away_ns; /* a holder that is silent for so long is away, */
-    uint64_t gone_ns; /* and after so long its objects count as lost: replicas are made anew */
-    uint64_t now;     /* ns */
+    uint64_t away_ns;    /* a holder that is silent for so long is away, */
+    uint64_t gone_ns;    /* and after so long its objects count as lost: replicas are made anew */
+    uint64_t now;        /* ns */
+    uint64_t graves_max; /* lives that are over and remembered; 0: 1 Mi */
+    /* A key has lost its last holder, which is gone. Must not call back. May be NULL. */
+    void (*lost)(void *context, const struct mco_key *key, const struct mco_version *version,
+                 uint64_t size, const struct mco_holder *holder);
+    void *context;
 };
 int mco_directory_create(const struct mco_directory_options *o, struct mco_directory **out);
 void mco_directory_destroy(struct mco_directory *d);
 uint64_t mco_directory_token(const struct mco_directory *d);
 /* A holder that is expected to come (from the cluster's metadata): the rebuilding waits for it. */
 void mco_directory_expect(struct mco_directory *d, const char *address);
+/* All that are expected have been named: the rebuilding is over when they have reported, and not later than rebuild_ns. */
+void mco_directory_expected(struct mco_directory *d);
 
 /* ---- holders ------------------------------------------------------------------------ */
 
@@ -124,6 +132,9 @@ enum mcs_status mco_directory_remove(struct mco_directory *d, const struct mco_k
  * not waited for beyond away_ns). An upsert or a removal is acknowledged at 0. */
 unsigned mco_directory_pending(struct mco_directory *d, const struct mco_key *key,
                                const struct mco_version *version, uint64_t now);
+/* How many copies of this life are still to be made; *copies (may be NULL): how many hold it. */
+unsigned mco_directory_missing(struct mco_directory *d, const struct mco_key *key,
+                               const struct mco_version *version, unsigned *copies);
 
 /* ---- orders --------------------------------------------------------------------------- */
 
