@@ -26,6 +26,16 @@ struct cli {
     const char *config; /* path */
     const char *peer;   /* HOST or HOST:PORT */
     bool serve;
+    const char **args; /* words behind the command */
+    unsigned nargs;
+    /* of those about objects */
+    bool hex; /* keys are in hexadecimal */
+    bool upsert, only_new, hard_pin, in_place, verify, all, force, undo;
+    uint64_t replicas;
+    uint64_t soft_pin_ms;
+    const char *host;   /* HOST:PORT */
+    const char *prefix; /* of keys */
+    const char *regex;
 };
 
 int cli_status(const struct cli *cli);
@@ -36,8 +46,20 @@ int cli_top(const struct cli *cli);
 int cli_trace(const struct cli *cli, const char *client);
 int cli_reload(const struct cli *cli);
 int cli_alloc_test(const struct cli *cli);
+int cli_put(const struct cli *cli, const char *key, const char *file);
+int cli_get(const struct cli *cli, const char *key, const char *file);
+int cli_exist(const struct cli *cli);
+int cli_rm(const struct cli *cli);
+int cli_ls_objects(const struct cli *cli);
+int cli_stat(const struct cli *cli, const char *key);
+int cli_drain(const struct cli *cli, const char *host);
+int cli_store(const struct cli *cli, const char *what);
 /* area: a group of checks, NULL: all. Its exit code is a verdict: 0 fit, 1 warnings, 2 not fit. */
 int cli_doctor(const struct cli *cli, const char *area);
+
+/* A terminal that can be cleared, and its height in *lines; else frames follow one another. */
+bool cli_screen(unsigned *lines);
+void cli_pause_ms(uint64_t ms);
 
 /* Prints rows as `mcshm ls NAME` does. */
 void cli_print_list(const char *name, const cJSON *rows);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <limits.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -26,6 +27,24 @@ static const char usage[] =
     "when\n"
     "                                              its pages are smaller than P (2M, 1G)\n"
     "  reload                                      the agent reads its configuration again\n"
+    "  put KEY [FILE|-] [--upsert] [--new]         an object from a file, or from standard input;\n"
+    "      [--replicas N] [--host HOST:PORT]       a key that is there stays as it is, unless "
+    "with\n"
+    "      [--soft-pin S] [--hard-pin]             --upsert, and is an error with --new; a soft "
+    "pin\n"
+    "                                              of S seconds is evicted last, a hard one never\n"
+    "  get KEY [FILE|-] [--in-place] [--verify]    an object to a file, or to standard output;\n"
+    "                                              --in-place: read where the agent has it\n"
+    "  exist KEY...                                exit code 0: all are there\n"
+    "  rm KEY...                                   removes objects: by key, all that begin with\n"
+    "  rm --prefix P | --regex R | --all           P, all that match R, a POSIX extended regular\n"
+    "      [--force]                               expression, or all; --force: leased ones, too\n"
+    "  ls-objects [--prefix P] [--limit N]         keys and sizes, the first 1000\n"
+    "  stat KEY                                    what is known of one object\n"
+    "  drain HOST:PORT [--undo]                    the agent there gives its objects to others;\n"
+    "                                              again to see how far it is\n"
+    "  store top [--once] [--interval S]           the object store: hit ratio, tiers, evictions,\n"
+    "      [--count N]                             leases, tenants\n"
     "  doctor [AREA] [--config FILE]               is this host fit, and what is to be done? exit\n"
     "                                              code 0: yes, 1: warnings, 2: no; AREA is "
     "memory,\n"
@@ -37,7 +56,9 @@ static const char usage[] =
     "  help                                        this text\n"
     "\n"
     "  --socket PATH   the agent's socket; " MCSHM_DEFAULT_SOCKET " by default\n"
-    "  --json          one JSON document instead of tables\n";
+    "  --json          one JSON document instead of tables\n"
+    "  --hex           keys are given in hexadecimal\n"
+    "  --              what follows is no option\n";
 
 static int usage_error(const char *what, const char *argument)
 {
@@ -84,6 +105,37 @@ static const struct option {
     {"--config", "doctor", TEXT, F(config), "a path must follow", 0, 0},
     {"--peer", "doctor", TEXT, F(peer), "HOST or HOST:PORT must follow", 0, 0},
     {"--serve", "doctor", FLAG, F(serve), "", 0, 0},
+    {"--upsert", "put", FLAG, F(upsert), "", 0, 0},
+    {"--new", "put", FLAG, F(only_new), "", 0, 0},
+    {"--hard-pin", "put", FLAG, F(hard_pin), "", 0, 0},
+    {"--replicas", "put", NUMBER, F(replicas), "--replicas wants 1 to 8, not", 1, 8},
+    {"--soft-pin", "put", SECONDS, F(soft_pin_ms), "--soft-pin wants 0.001 to 86400 seconds, not",
+     1, 86400000},
+    {"--host", "put", TEXT, F(host), "HOST:PORT must follow", 0, 0},
+    {"--in-place", "get", FLAG, F(in_place), "", 0, 0},
+    {"--verify", "get", FLAG, F(verify), "", 0, 0},
+    {"--prefix", "rm", TEXT, F(prefix), "a text must follow", 0, 0},
+    {"--prefix", "ls-objects", TEXT, F(prefix), "a text must follow", 0, 0},
+    {"--regex", "rm", TEXT, F(regex), "a regular expression must follow", 0, 0},
+    {"--all", "rm", FLAG, F(all), "", 0, 0},
+    {"--force", "rm", FLAG, F(force), "", 0, 0},
+    {"--limit", "ls-objects", NUMBER, F(count), "--limit wants 1 to 1000000, not", 1, 1000000},
+    {"--undo", "drain", FLAG, F(undo), "", 0, 0},
+    {"--once", "store", FLAG, F(once), "", 0, 0},
+    {"--interval", "store", SECONDS, F(interval_ms), "--interval wants 0.05 to 3600 seconds, not",
+     50, 3600000},
+    {"--count", "store", NUMBER, F(count), "--count wants 1 to 1000000, not", 1, 1000000},
+#define HEX(command)                                                                               \
+    {                                                                                              \
+        "--hex", command, FLAG, F(hex), "", 0, 0                                                   \
+    }
+    HEX("put"),
+    HEX("get"),
+    HEX("exist"),
+    HEX("rm"),
+    HEX("stat"),
+    HEX("ls-objects"),
+#undef HEX
 #undef F
 };
 #define NOPTIONS (sizeof(options) / sizeof(options[0]))
@@ -196,71 +248,110 @@ static int run_help(const struct cli *cli, const char *what)
     return fputs(usage, stdout) < 0 ? CLI_FAILED : CLI_OK;
 }
 
+static int run_put(const struct cli *cli, const char *what)
+{
+    return cli_put(cli, what, cli->nargs > 1 ? cli->args[1] : "-");
+}
+
+static int run_get(const struct cli *cli, const char *what)
+{
+    return cli_get(cli, what, cli->nargs > 1 ? cli->args[1] : "-");
+}
+
+PLAIN(exist)
+PLAIN(rm)
+PLAIN(ls_objects)
+
 static const struct command {
     const char *name;
     int (*run)(const struct cli *cli, const char *what);
     const char *needs; /* what its argument is, when it cannot do without */
-    bool takes;        /* an argument */
+    unsigned takes;    /* arguments at most */
 } commands[] = {
-    {"status", run_status, NULL, false},
-    {"top", run_top, NULL, false},
-    {"ls", run_ls, NULL, true},
-    {"trace", cli_trace, "a client (session, pid or name) must follow", true},
-    {"ping", run_ping, "an address HOST:PORT must follow", true},
-    {"alloc-test", run_alloc_test, NULL, false},
-    {"reload", run_reload, NULL, false},
-    {"doctor", cli_doctor, NULL, true},
-    {"version", run_version, NULL, false},
-    {"help", run_help, NULL, false},
+    {"status", run_status, NULL, 0},
+    {"top", run_top, NULL, 0},
+    {"ls", run_ls, NULL, 1},
+    {"trace", cli_trace, "a client (session, pid or name) must follow", 1},
+    {"ping", run_ping, "an address HOST:PORT must follow", 1},
+    {"alloc-test", run_alloc_test, NULL, 0},
+    {"reload", run_reload, NULL, 0},
+    {"put", run_put, "a key must follow", 2},
+    {"get", run_get, "a key must follow", 2},
+    {"exist", run_exist, "a key must follow", UINT_MAX},
+    {"rm", run_rm, NULL, UINT_MAX},
+    {"ls-objects", run_ls_objects, NULL, 0},
+    {"stat", cli_stat, "a key must follow", 1},
+    {"drain", cli_drain, "an address HOST:PORT must follow", 1},
+    {"store", cli_store, "'top' must follow", 1},
+    {"doctor", cli_doctor, NULL, 1},
+    {"version", run_version, NULL, 0},
+    {"help", run_help, NULL, 0},
 };
 
-int main(int argc, char **argv)
+static const struct command *find_command(const char *name)
 {
-    struct cli cli = {.socket = MCSHM_DEFAULT_SOCKET};
-    const struct command *command = NULL;
-    const char *name = NULL, *what = NULL;
-    int res;
+    for (size_t k = 0; k < sizeof(commands) / sizeof(commands[0]); k++)
+        if (strcmp(name, commands[k].name) == 0)
+            return &commands[k];
+    return NULL;
+}
 
-    /* the command first: which options there are depends on it */
-    for (int i = 1; i < argc && name == NULL; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
-            name = "help";
-        else if (strcmp(argv[i], "--socket") == 0)
+/* Does it begin an option? "-" alone is a file. */
+static bool is_option(const char *word)
+{
+    return word[0] == '-' && word[1] != '\0';
+}
+
+static bool is_help(const char *word)
+{
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
+/* The command, which options there are depends on it; NULL: none is named. */
+static const char *command_word(int argc, char **argv)
+{
+    const char *name = NULL;
+
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (is_help(argv[i]))
+            return "help";
+        if (strcmp(argv[i], "--socket") == 0)
             i++;
-        else if (argv[i][0] != '-')
+        else if (!is_option(argv[i]) && name == NULL)
             name = argv[i];
     }
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            name = "help";
-        } else if (argv[i][0] == '-') {
-            res = set_option(&cli, name, argv, &i);
-            if (res != CLI_OK)
-                return res;
-        } else if (argv[i] == name && command == NULL && what == NULL) {
-            for (size_t k = 0; k < sizeof(commands) / sizeof(commands[0]); k++)
-                if (strcmp(name, commands[k].name) == 0)
-                    command = &commands[k];
-            if (command == NULL)
-                return usage_error("unknown command", name);
-        } else if (what == NULL) {
-            what = argv[i];
-        } else {
-            return usage_error("one argument too many:", argv[i]);
-        }
+    return name;
+}
+
+/* Options into *cli, the other words behind the command into cli->args, which has room. */
+static int read_words(int argc, char **argv, const char *name, struct cli *cli)
+{
+    bool seen = false, options_end = false;
+    int res = CLI_OK;
+
+    for (int i = 1; i < argc && res == CLI_OK; i++) {
+        if (!options_end && strcmp(argv[i], "--") == 0)
+            options_end = true;
+        else if (!options_end && is_option(argv[i]))
+            res = set_option(cli, name, argv, &i);
+        else if (!seen && argv[i] == name)
+            seen = true;
+        else
+            cli->args[cli->nargs++] = argv[i];
     }
-    if (name != NULL && strcmp(name, "help") == 0)
-        return run_help(&cli, NULL);
-    if (command == NULL) {
-        fputs(usage, stderr);
-        return CLI_USAGE;
-    }
-    if (what != NULL && !command->takes)
-        return usage_error("one argument too many:", what);
+    return res;
+}
+
+static int run(const struct command *command, struct cli *cli)
+{
+    const char *what = cli->nargs != 0 ? cli->args[0] : NULL;
+    int res;
+
+    if (cli->nargs > command->takes)
+        return usage_error("one argument too many:", cli->args[command->takes]);
     if (what == NULL && command->needs != NULL)
         return usage_error(command->needs, command->name);
-
-    res = command->run(&cli, what);
+    res = command->run(cli, what);
     if (res == CLI_NO_SUCH_LIST)
         return usage_error(strcmp(command->name, "doctor") == 0 ? "unknown area" : "unknown list",
                            what);
@@ -268,5 +359,34 @@ int main(int argc, char **argv)
         perror("mcshm: standard output");
         res = CLI_FAILED;
     }
+    return res;
+}
+
+int main(int argc, char **argv)
+{
+    struct cli cli = {.socket = MCSHM_DEFAULT_SOCKET};
+    const char *name = command_word(argc, argv);
+    const struct command *command;
+    int res;
+
+    if (name != NULL && strcmp(name, "help") == 0)
+        return run_help(&cli, NULL);
+    cli.args = calloc((size_t)argc + 1, sizeof(*cli.args));
+    if (cli.args == NULL) {
+        fprintf(stderr, "mcshm: out of memory\n");
+        return CLI_FAILED;
+    }
+    res = read_words(argc, argv, name, &cli);
+    if (res != CLI_OK)
+        goto out;
+    if (name == NULL) {
+        fputs(usage, stderr);
+        res = CLI_USAGE;
+        goto out;
+    }
+    command = find_command(name);
+    res = command != NULL ? run(command, &cli) : usage_error("unknown command", name);
+out:
+    free(cli.args);
     return res;
 }

@@ -411,8 +411,7 @@ static void print(const cJSON *d)
 
 /* ---- the loop -------------------------------------------------------------------- */
 
-/* A terminal that can be cleared, and its height in *lines; else the frames follow one another. */
-static bool screen(unsigned *lines)
+bool cli_screen(unsigned *lines)
 {
     const char *term = getenv("TERM");
     struct winsize w;
@@ -425,7 +424,7 @@ static bool screen(unsigned *lines)
     return true;
 }
 
-static void pause_ms(uint64_t ms)
+void cli_pause_ms(uint64_t ms)
 {
     struct timespec ts = {.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000};
 
@@ -444,7 +443,7 @@ static void show(const struct cli *cli, const struct look *now, const struct loo
         puts(text != NULL ? text : "{}");
         cJSON_free(text);
     } else {
-        if (!cli->once && screen(&lines)) {
+        if (!cli->once && cli_screen(&lines)) {
             printf("\033[H\033[J");
             table_set_limit(lines > 2 * OTHER_LINES ? lines - OTHER_LINES : OTHER_LINES);
         }
@@ -465,7 +464,7 @@ static int look_at_new(mcshm_monitor *m, const struct look *then, struct look *n
            now->agent.incarnation == then->agent.incarnation &&
            now->agent.sampled_ns == then->agent.sampled_ns) {
         forget(now);
-        pause_ms(COPIED_MS);
+        cli_pause_ms(COPIED_MS);
         res = look_at(m, now);
     }
     return res;
@@ -486,7 +485,7 @@ int cli_top(const struct cli *cli)
     while (res == CLI_OK) {
         mcshm_monitor *fresh;
 
-        pause_ms(interval);
+        cli_pause_ms(interval);
         /* another agent has the socket: go on with its counters */
         if (!mcshm_monitor_current(m) && mcshm_monitor_open(cli->socket, &fresh) == MCSHM_OK) {
             mcshm_monitor_close(m);
