@@ -8,6 +8,7 @@
 
 #include "fault.h"
 #include "log.h"
+#include "object.h"
 #include "session.h"
 #include "task.h"
 #include "shm/failpoint.h"
@@ -227,10 +228,34 @@ static void park(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_des
 
 static bool good_fields(const struct mcs_desc *d)
 {
+    if (mcd_op_is_object(d->op))
+        return d->shape == 0 && d->priority < MCS_CLASS_COUNT &&
+               (d->flags & ~(MCS_DESC_FENCE | MCS_DESC_STRICT)) == 0 &&
+               (d->extent | d->segment | d->local_offset | d->remote_addr | d->length) == 0;
     return (d->op == MCS_OP_READ || d->op == MCS_OP_WRITE || d->op == MCS_OP_NOTIFY) &&
            d->shape < MCS_SHAPE_COUNT && d->priority < MCS_CLASS_COUNT &&
            (d->flags & ~MCS_DESC_FLAGS) == 0 &&
            (d->op == MCS_OP_NOTIFY || d->shape != MCS_SHAPE_ONE || d->length != 0);
+}
+
+/* A request about objects. What was gathered goes first; where others want their share, not much is done at once. */
+static void take_object(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
+                        struct fresh *f, uint64_t deadline, uint64_t *budget)
+{
+    uint64_t room, given;
+    bool now;
+
+    run_now(g, q, f);
+    now = may_run_now(q, d) && (!f->shared || may_pass(g, q, d, f));
+    room = f->shared && *budget > SMALL * 2 ? SMALL * 2 : *budget;
+    given = room;
+    mcd_object_take(g, q, d, f->age, deadline, f->stamp_ns, now, &room);
+    given -= room;
+    *budget -= given;
+    if (given == 0)
+        count_other(f, d);
+    else if (f->shared)
+        f->given[d->priority] += given > MCD_PIECE_COST ? given : MCD_PIECE_COST;
 }
 
 /* False: the queue is broken. */
@@ -244,6 +269,11 @@ static bool accept(struct mcd_engine *g, struct mcd_queue *q, struct mcs_desc *d
 
     if (__builtin_expect(d->op == MCS_OP_CANCEL, 0)) {
         cancel(g, q, d);
+        count_other(f, d);
+        return true;
+    }
+    if (__builtin_expect(d->op == MCS_OP_RELEASE, 0)) {
+        mcd_object_release(g, q, d);
         count_other(f, d);
         return true;
     }
@@ -274,6 +304,10 @@ static bool accept(struct mcd_engine *g, struct mcd_queue *q, struct mcs_desc *d
                g->ticks_per_us;
     if (f->age >= deadline) {
         refuse(g, q, d, f, MCS_STATE_TIMEOUT, MCS_TIMEOUT);
+        return true;
+    }
+    if (mcd_op_is_object(d->op)) {
+        take_object(g, q, d, f, deadline, budget);
         return true;
     }
     if (d->op == MCS_OP_NOTIFY || d->shape != MCS_SHAPE_ONE || (d->flags & MCS_DESC_NOTIFY) != 0 ||
@@ -308,7 +342,7 @@ static bool accept(struct mcd_engine *g, struct mcd_queue *q, struct mcs_desc *d
 
 static void show_depth(struct mcd_queue *q, bool full)
 {
-    uint64_t depth = q->parked + q->remote;
+    uint64_t depth = q->parked + q->remote + q->waits;
 
     if (full) /* else the ring was empty a moment ago */
         depth += mcs_load_relaxed(&q->consumer.ring->prod.tail) - q->consumer.head;

@@ -13,6 +13,7 @@
 
 #include "leg.h"
 #include "net.h"
+#include "object.h"
 #include "shm/failpoint.h"
 
 #define COMMAND_RING 16384u
@@ -77,6 +78,8 @@ int mcd_engine_create(const struct mcd_engine_options *o, struct mcd_engine **ou
     if (res != 0)
         goto error;
     res = mcd_net_create(g);
+    if (res == 0 && o->store != NULL)
+        res = mcd_objects_create(g, &g->objects);
     if (res != 0)
         goto error;
     *out = g;
@@ -95,6 +98,7 @@ void mcd_engine_destroy(struct mcd_engine *g)
      * which is inside DPDK. Partner: mcd_engine_run(). */
     (void)mcs_load_acquire(&g->ended);
     mcd_net_destroy(g);
+    mcd_objects_destroy(g->objects);
     if (g->local != NULL)
         g->local_ops->disconnect(g->local);
     if (g->local_transport != NULL)
@@ -222,6 +226,13 @@ void mcd_engine_stop(struct mcd_engine *g)
     ring_event(g->event_fd);
 }
 
+void mcd_engine_wake(struct mcd_engine *g)
+{
+    mcs_fence_full(); /* orders what was stored before this look; partner: sleep_until_rung() */
+    if (mcs_load_relaxed(&g->asleep) != 0)
+        ring_event(g->event_fd);
+}
+
 static void put_hot(struct mcd_engine *g, struct mcd_queue *q)
 {
     q->hot = true;
@@ -305,7 +316,7 @@ bool mcd_engine_drain(struct mcd_engine *g, struct mcd_command *c)
     (void)c;
     g->burst = 0;
     for (uint32_t i = 0; i < g->nhot; i++)
-        if (g->hot[i]->parked != 0 || g->hot[i]->remote != 0)
+        if (g->hot[i]->parked != 0 || g->hot[i]->remote != 0 || g->hot[i]->waits != 0)
             return false;
     return true;
 }
@@ -400,7 +411,7 @@ static bool turn_hot(struct mcd_engine *g)
             mcd_queue_wake(g, q);
         if (q->broken) {
             retire(g, q);
-        } else if (q->parked == 0 && q->remote == 0 && q->wake_due == 0 &&
+        } else if (q->parked == 0 && q->remote == 0 && q->waits == 0 && q->wake_due == 0 &&
                    g->now - q->last_work > g->cool_ticks) {
             mcs_ring_settle(&q->consumer);
             take_out(g, q);
@@ -458,6 +469,8 @@ bool mcd_engine_turn(struct mcd_engine *g)
     g->shares.turn = g->turn;
     g->shares.quantum = mcs_load_relaxed(&g->o.slice); /* partner: mcd_engine_tune() */
     any = turn_hot(g);
+    if (g->objects != NULL)
+        any |= mcd_objects_turn(g);
     if (g->shares.nready != 0)
         any |= mcd_parked_turn(g);
     /* A look is cheap beside a long turn: who was quiet is found after a few of them, however
@@ -493,7 +506,7 @@ static void set_asleep(struct mcd_engine *g, bool asleep)
 /* The last look around before sleep; work that is parked and blocked does not count. */
 static bool anything_pending(struct mcd_engine *g)
 {
-    if (!mcd_net_may_sleep(g))
+    if (!mcd_net_may_sleep(g) || mcd_objects_pending(g))
         return true;
     for (uint32_t i = 0; i < g->nhot; i++)
         if (mcs_ring_pending(&g->hot[i]->consumer))

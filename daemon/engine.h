@@ -41,6 +41,18 @@ struct mcd_queue;
 struct mcd_session;
 struct mcd_slice;
 
+/* Requests about objects; likewise. By op: MCS_OP_PUT first. */
+#define MCD_OBJECT_OPS ((unsigned)(MCS_OP_HOLD - MCS_OP_PUT) + 1)
+struct mcd_object_counters {
+    uint64_t requests[MCD_OBJECT_OPS], keys[MCD_OBJECT_OPS]; /* that completed */
+    uint64_t bytes[MCD_OBJECT_OPS];                          /* PUT, GET */
+    uint64_t statuses[MCS_STATUS_COUNT];                     /* of keys, but of EXIST and PREFIX */
+    uint64_t space_waits;                        /* a key had to wait for space or disk */
+    uint64_t far_keys, legs, leg_bytes, retries; /* read from other hosts */
+    uint64_t damaged;                            /* checksums that were wrong */
+    uint64_t released;                           /* holds */
+};
+
 /* Counters have one writer, the engine; others read them relaxed. */
 struct mcd_counters {
     uint64_t tasks;                    /* ended */
@@ -58,6 +70,7 @@ struct mcd_counters {
     uint64_t fallback_slices,
         fallback_bytes; /* given to a slower transport than the route's best */
     uint64_t kills;     /* lost connections that a peer has confirmed dead */
+    struct mcd_object_counters objects;
 };
 
 struct mcd_batch {
@@ -82,7 +95,8 @@ struct mcd_command {
 /* The lists of parked tasks: one a class, one of those whose notification found no room. */
 #define MCD_WAITING ((unsigned)MCS_CLASS_COUNT)
 #define MCD_LISTS (MCD_WAITING + 1)
-#define MCD_UNLISTED MCD_LISTS /* to another host, and all of it under way */
+#define MCD_UNLISTED                                                                               \
+    MCD_LISTS /* to another host, and all of it under way; or about objects, and it waits */
 
 enum mcd_phase { MCD_CHECK, MCD_MOVE, MCD_DELIVER };
 
@@ -153,6 +167,7 @@ struct mcd_queue {
     uint32_t resume;                /* of those that wait: who is tried next */
     uint32_t parked;                /* tasks of this host, in the lists */
     uint32_t remote;                /* tasks to other hosts */
+    uint32_t waits;                 /* requests about objects that wait, in no list */
     struct mcd_lane **lanes;        /* by the route's index */
     uint32_t nlanes;                /* room for them */
     struct mcd_queue *touched_next; /* of those with batches to publish */
@@ -244,6 +259,8 @@ void mcd_engine_run(struct mcd_engine *g);
 /* One turn; true when there was something to do. For tests and for the loop. */
 bool mcd_engine_turn(struct mcd_engine *g);
 void mcd_engine_stop(struct mcd_engine *g);
+/* Any thread: ends its sleep. What it is to find was stored before, and is looked at before it sleeps. */
+void mcd_engine_wake(struct mcd_engine *g);
 
 /* Control thread. The command stays the caller's until its `done` is set; the engine then writes control_fd. */
 void mcd_engine_command(struct mcd_engine *g, struct mcd_command *command);

@@ -1,69 +1,584 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests about objects. */
-#include "object.h"
-
+/* The life of a request about objects, from its descriptor to its slot. */
 #include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent.h"
+#include "net.h"
+#include "object_work.h"
+#include "session.h"
+#include "tenant.h"
+
+#define IDLE_MAX 64u    /* states that are kept for later requests */
+#define WINDOWS_MAX 16u /* windows likewise */
+
+/* ---- memory ------------------------------------------------------------------------------ */
+
+int mcd_objects_create(struct mcd_engine *g, struct mcd_objects **out)
+{
+    (void)g;
+    *out = calloc(1, sizeof(**out));
+    return *out == NULL ? -ENOMEM : 0;
+}
+
+void mcd_objects_destroy(struct mcd_objects *o)
+{
+    if (o == NULL)
+        return;
+    while (o->idle != NULL) {
+        struct mcd_object *r = o->idle;
+
+        o->idle = r->idle_next;
+        free(r);
+    }
+    while (o->windows != NULL) {
+        struct mcd_window *w = o->windows;
+
+        o->windows = w->next;
+        free(w);
+    }
+    free(o);
+}
+
+static struct mcd_window *take_window(struct mcd_objects *o)
+{
+    struct mcd_window *w = o->windows;
+
+    if (w != NULL) {
+        o->windows = w->next;
+        o->nwindows--;
+    } else {
+        w = malloc(sizeof(*w));
+    }
+    if (w == NULL)
+        return NULL;
+    w->owner = NULL;
+    w->n = w->at = w->legs = w->text_used = w->leg_pieces_used = 0;
+    w->asking = false;
+    w->ask.n = 0;
+    for (unsigned i = 0; i < MCD_LEGS; i++)
+        w->leg[i].busy = false;
+    return w;
+}
+
+static void put_window(struct mcd_objects *o, struct mcd_window *w)
+{
+    if (o->nwindows >= WINDOWS_MAX) {
+        free(w);
+        return;
+    }
+    w->next = o->windows;
+    o->windows = w;
+    o->nwindows++;
+}
+
+static struct mcd_object *take_object(struct mcd_objects *o)
+{
+    struct mcd_object *r = o->idle;
+
+    if (r != NULL) {
+        o->idle = r->idle_next;
+        o->nidle--;
+    } else {
+        r = malloc(sizeof(*r));
+        if (r == NULL)
+            return NULL;
+    }
+    memset(r, 0, offsetof(struct mcd_object, host));
+    r->host[0] = '\0';
+    r->all = o;
+    return r;
+}
+
+static void put_object(struct mcd_objects *o, struct mcd_object *r)
+{
+    if (o->nidle >= IDLE_MAX) {
+        free(r);
+        return;
+    }
+    r->idle_next = o->idle;
+    o->idle = r;
+    o->nidle++;
+}
+
+/* ---- questions --------------------------------------------------------------------------- */
+
+uint64_t mcd_object_deadline_ns(const struct mcd_engine *g, const struct mcd_object *r)
+{
+    uint64_t left = r->deadline > g->now ? r->deadline - g->now : 0;
+
+    return mcd_now_ns() + mcd_ticks_to_ns(g, left);
+}
+
+/* Nobody waits for the answer any more: what it has begun is given up. True: another question goes out for that. */
+static bool give_up(struct mcd_engine *g, struct mcd_window *w)
+{
+    uint32_t n = 0;
+
+    if (w->ask.kind != MCD_ASK_START)
+        return false;
+    for (uint32_t i = 0; i < w->ask.n; i++) {
+        if (w->asked[i].status != MCS_OK)
+            continue;
+        w->asked[n] = w->asked[i];
+        w->asked[n++].status = MCS_CANCELED;
+    }
+    w->ask.kind = MCD_ASK_END;
+    w->ask.n = n;
+    w->asking = n != 0 && mcd_ask(g, &w->ask) == -EINPROGRESS;
+    return w->asking;
+}
+
+static void answered(struct mcd_engine *g, struct mcd_ask *a)
+{
+    struct mcd_window *w = a->context;
+
+    w->asking = false;
+    if (w->owner != NULL) {
+        mcd_object_awake(g, w->owner);
+        return;
+    }
+    if (a->kind == MCD_ASK_FIND)
+        mcd_ask_done_with(g, a);
+    if (!give_up(g, w))
+        put_window(g->objects, w);
+}
+
+bool mcd_object_ask(struct mcd_engine *g, struct mcd_object *r, struct mcd_window *w)
+{
+    w->ask.keys = w->asked;
+    w->ask.done = answered;
+    w->ask.context = w;
+    w->ask.deadline = mcd_object_deadline_ns(g, r);
+    w->asking = true;
+    if (mcd_ask(g, &w->ask) == -EINPROGRESS)
+        return false;
+    w->asking = false;
+    return true;
+}
+
+/* ---- small things -------------------------------------------------------------------------- */
+
+void mcd_object_end_item(struct mcd_item *it, enum mcs_status status)
+{
+    it->state = MCD_ITEM_DONE;
+    it->result.status = status;
+}
+
+struct mco_hint mcd_object_hint(const struct mcd_object *r, const struct mco_key *key,
+                                uint32_t index, uint64_t previous)
+{
+    (void)key;
+    if ((r->args.flags & MCS_OBJECT_CHAIN) == 0)
+        return (struct mco_hint){
+            .now_ns = r->now, .position = MCO_POSITION_NONE, .length = r->args.count};
+    return (struct mco_hint){.now_ns = r->now,
+                             .previous = previous,
+                             .position = r->args.position + index,
+                             .length = r->args.count};
+}
+
+static void leave_space(struct mcd_object *r)
+{
+    if (!r->for_space)
+        return;
+    r->for_space = false;
+    if (r->space_prev != NULL)
+        r->space_prev->space_next = r->space_next;
+    else
+        r->all->space = r->space_next;
+    if (r->space_next != NULL)
+        r->space_next->space_prev = r->space_prev;
+}
+
+/* Off the queue's lists, until mcd_object_awake(). */
+static void wait_for(struct mcd_object *r, bool space)
+{
+    struct mcd_queue *q = r->q;
+
+    if (!r->waits) {
+        mcd_list_remove(q, r->desc.slot);
+        r->task->list = MCD_UNLISTED;
+        q->parked--;
+        q->waits++;
+        r->waits = true;
+    }
+    if (space && !r->for_space) {
+        r->for_space = true;
+        r->space_prev = NULL;
+        r->space_next = r->all->space;
+        if (r->space_next != NULL)
+            r->space_next->space_prev = r;
+        r->all->space = r;
+    }
+}
+
+void mcd_object_awake(struct mcd_engine *g, struct mcd_object *r)
+{
+    struct mcd_queue *q = r->q;
+
+    if (!r->waits)
+        return;
+    leave_space(r);
+    r->waits = false;
+    q->waits--;
+    q->parked++;
+    mcd_list_add(q, r->desc.slot, r->desc.priority);
+    if (q->leaf.session != NULL)
+        mcd_queue_share(g, q);
+}
+
+/* ---- its work -------------------------------------------------------------------------------- */
+
+static enum mcd_run run(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget)
+{
+    r->now = mcd_now_ns();
+    if (r->started == 0)
+        r->started = mcs_ticks();
+    switch (r->desc.op) {
+    case MCS_OP_EXIST:
+    case MCS_OP_PREFIX:
+        return mcd_object_exist(g, r, budget);
+    case MCS_OP_REMOVE:
+        return mcd_object_remove(g, r, budget);
+    case MCS_OP_SEAL:
+        return mcd_object_seal(g, r, budget);
+    case MCS_OP_GET:
+    case MCS_OP_HOLD:
+        return mcd_object_get(g, r, budget);
+    default:
+        return mcd_object_put(g, r, budget);
+    }
+}
+
+/* Pins, spaces, legs and questions are let go. False: a leg is still out. */
+static bool let_go(struct mcd_engine *g, struct mcd_object *r)
+{
+    struct mcd_window *w = r->window;
+
+    if (r->far != NULL) {
+        r->far->owner = NULL;
+        if (r->far->asking)
+            mcd_ask_cancel(g, &r->far->ask); /* freed when it is answered */
+        else
+            free(r->far);
+        r->far = NULL;
+    }
+    if (w == NULL)
+        return true;
+    for (unsigned i = 0; i < MCD_LEGS && w->legs != 0; i++)
+        if (w->leg[i].busy)
+            mcd_leg_cancel(g, r->q, &w->leg[i].leg);
+    if (w->legs != 0)
+        return false;
+    if (r->desc.op == MCS_OP_GET || r->desc.op == MCS_OP_HOLD) {
+        for (uint32_t i = 0; i < w->n; i++) {
+            if (w->items[i].state == MCD_ITEM_OPEN && w->items[i].view.object != NULL)
+                mco_unpin(g->o.store->objects, w->items[i].view.object);
+            w->items[i].view.object = NULL;
+        }
+        if (w->asking)
+            mcd_ask_cancel(g, &w->ask);
+        else if (w->ask.n != 0 && w->ask.kind == MCD_ASK_FIND)
+            mcd_ask_done_with(g, &w->ask);
+    } else {
+        mcd_object_put_down(g, r, w);
+    }
+    w->owner = NULL;
+    r->window = NULL;
+    if (!w->asking)
+        put_window(r->all, w);
+    return true;
+}
+
+static void count_keys(struct mcd_engine *g, const struct mcd_object *r)
+{
+    struct mcd_object_counters *c = &g->counters.objects;
+    unsigned op = r->desc.op - MCS_OP_PUT;
+
+    mcs_count(&c->requests[op], 1);
+    mcs_count(&c->keys[op], r->args.count);
+    if (r->desc.op == MCS_OP_PUT || r->desc.op == MCS_OP_GET)
+        mcs_count(&c->bytes[op], r->bytes);
+}
+
+static struct mcd_outcome outcome_of(struct mcd_engine *g, const struct mcd_object *r,
+                                     enum mcs_state state, enum mcs_status error, uint64_t waited)
+{
+    bool moved = r->bytes != 0 && (r->desc.op == MCS_OP_PUT || r->desc.op == MCS_OP_GET);
+    uint64_t now = mcs_ticks();
+
+    return (struct mcd_outcome){
+        .state = (uint8_t)state,
+        .error = (uint16_t)error,
+        .path = r->path != MCS_PATH_NONE ? r->path
+                : moved                  ? g->local_ops->path
+                                         : MCS_PATH_NONE,
+        .bytes = r->bytes,
+        .queue_ns = mcd_clip32(waited),
+        .move_ns = r->started != 0 ? mcd_clip32(mcd_ticks_to_ns(g, now - r->started)) : 0,
+    };
+}
+
+static void end(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t, enum mcs_state state,
+                enum mcs_status error)
+{
+    struct mcd_object *r = t->object;
+    uint64_t from = r->started != 0 ? r->started : mcs_ticks();
+    struct mcd_outcome o =
+        outcome_of(g, r, state, error, t->queue_ns + mcd_ticks_to_ns(g, from - t->taken));
+
+    leave_space(r);
+    mcd_task_unpark(g, q, t);
+    t->object = NULL;
+    if (state == MCS_STATE_COMPLETED)
+        count_keys(g, r);
+    put_object(r->all, r);
+    mcd_task_end(g, q, &t->desc, &o);
+}
+
+void mcd_object_finish(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t,
+                       enum mcs_state state, enum mcs_status error)
+{
+    struct mcd_object *r = t->object;
+
+    if (!t->ending) {
+        t->ending = true;
+        t->state = (uint8_t)state;
+        t->error = (uint16_t)error;
+    }
+    if (let_go(g, r))
+        end(g, q, t, (enum mcs_state)t->state, (enum mcs_status)t->error);
+    else
+        wait_for(r, false);
+}
+
+bool mcd_object_advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t,
+                        uint64_t *budget)
+{
+    struct mcd_object *r = t->object;
+    uint64_t before = *budget;
+
+    if (t->ending) {
+        mcd_object_finish(g, q, t, MCS_STATE_FAILED, MCS_INTERNAL);
+        return true;
+    }
+    if (g->now >= t->deadline) {
+        mcd_object_finish(g, q, t, MCS_STATE_TIMEOUT, MCS_TIMEOUT);
+        return true;
+    }
+    switch (run(g, r, budget)) {
+    case MCD_RUN_DONE:
+        mcd_object_finish(g, q, t, MCS_STATE_COMPLETED, MCS_OK);
+        return true;
+    case MCD_RUN_FAILED:
+        mcd_object_finish(g, q, t, MCS_STATE_FAILED, (enum mcs_status)r->error);
+        return true;
+    case MCD_RUN_WAIT:
+        wait_for(r, false);
+        return true;
+    case MCD_RUN_SPACE:
+        wait_for(r, true);
+        return true;
+    default:
+        return *budget != before;
+    }
+}
+
+/* ---- fresh ones ------------------------------------------------------------------------------- */
+
+/* In the queue's lists, or refused. */
+static void park(struct mcd_engine *g, struct mcd_object *r, uint64_t age, uint32_t queue_ns,
+                 enum mcd_run how)
+{
+    struct mcd_queue *q = r->q;
+    uint32_t slot = r->desc.slot;
+    struct mcd_task *t = &q->tasks[slot];
+
+    if (!mcd_task_admit(q, &r->desc)) {
+        struct mcs_desc d = r->desc;
+        bool begun = r->started != 0;
+
+        let_go(g, r); /* no leg is out: those are of parked tasks only */
+        put_object(r->all, r);
+        mcd_task_refuse(g, q, &d, queue_ns, begun ? MCS_STATE_FAILED : MCS_STATE_INVALID,
+                        MCS_LIMIT);
+        return;
+    }
+    *t = (struct mcd_task){
+        .desc = r->desc,
+        .q = q,
+        .taken = g->now,
+        .deadline = r->deadline,
+        .queue_ns = mcd_clip32(mcd_ticks_to_ns(g, age)),
+        .phase = MCD_MOVE,
+        .object = r,
+    };
+    r->task = t;
+    mcd_list_add(q, slot, r->desc.priority);
+    mcd_age_add(q, t);
+    mcd_wheel_set(g->wheel, &t->timer, t->deadline);
+    q->parked++;
+    if (how != MCD_RUN_MORE)
+        wait_for(r, how == MCD_RUN_SPACE);
+}
+
+static void end_now(struct mcd_engine *g, struct mcd_object *r, uint32_t queue_ns,
+                    enum mcs_state state, enum mcs_status error)
+{
+    struct mcd_outcome o = outcome_of(g, r, state, error, queue_ns);
+    struct mcd_queue *q = r->q;
+    struct mcs_desc d = r->desc;
+
+    let_go(g, r);
+    if (state == MCS_STATE_COMPLETED)
+        count_keys(g, r);
+    put_object(r->all, r);
+    mcd_task_end(g, q, &d, &o);
+}
+
+static bool needs_window(uint8_t op)
+{
+    return op != MCS_OP_EXIST && op != MCS_OP_PREFIX;
+}
 
 void mcd_object_take(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
                      uint64_t age, uint64_t deadline, uint32_t queue_ns, bool now_allowed,
                      uint64_t *budget)
 {
-    (void)g;
-    (void)q;
-    (void)d;
-    (void)age;
-    (void)deadline;
-    (void)queue_ns;
-    (void)now_allowed;
-    (void)budget;
+    enum mcd_run how = MCD_RUN_MORE;
+    enum mcs_status error;
+    struct mcd_object *r;
+
+    if (g->objects == NULL) {
+        mcd_task_refuse(g, q, d, queue_ns, MCS_STATE_INVALID, MCS_NOT_SUPPORTED);
+        return;
+    }
+    r = take_object(g->objects);
+    if (r == NULL) {
+        mcd_task_refuse(g, q, d, queue_ns, MCS_STATE_FAILED, MCS_NO_MEMORY);
+        return;
+    }
+    r->q = q;
+    r->desc = *d;
+    r->tenant = q->session->tenant;
+    r->deadline = g->now + (deadline - age);
+    error = mcd_object_head(q, d, r);
+    if (error == MCS_OK && needs_window(d->op)) {
+        r->window = take_window(g->objects);
+        error = r->window == NULL ? MCS_NO_MEMORY : MCS_OK;
+    }
+    if (error != MCS_OK) {
+        put_object(g->objects, r);
+        mcd_task_refuse(g, q, d, queue_ns,
+                        error == MCS_NO_MEMORY ? MCS_STATE_FAILED : MCS_STATE_INVALID, error);
+        return;
+    }
+    if (r->window != NULL)
+        r->window->owner = r;
+    r->catalog = g->o.store->catalog != NULL &&
+                 ((r->args.flags & MCS_OBJECT_LOCAL) == 0 || d->op == MCS_OP_PUT ||
+                  d->op == MCS_OP_CREATE || d->op == MCS_OP_SEAL);
+    if (now_allowed && *budget >= MCD_KEY_COST)
+        how = run(g, r, budget);
+    if (how == MCD_RUN_DONE)
+        end_now(g, r, queue_ns, MCS_STATE_COMPLETED, MCS_OK);
+    else if (how == MCD_RUN_FAILED)
+        end_now(g, r, queue_ns, MCS_STATE_FAILED, (enum mcs_status)r->error);
+    else
+        park(g, r, age, queue_ns, how);
+}
+
+/* ---- RELEASE ------------------------------------------------------------------------------------ */
+
+/* The catalog is told that a creation will never be there. */
+static void tell_undone(struct mcd_engine *g, const struct mcd_held *held)
+{
+    struct mcd_window *w = take_window(g->objects);
+
+    if (w == NULL)
+        return; /* it finds out when the writer's time is over */
+    memcpy(w->text, held->text, held->key.length);
+    w->asked[0] = (struct mcd_ask_key){
+        .key = held->key, .version = held->view.version, .status = MCS_CANCELED};
+    w->asked[0].key.bytes = w->text;
+    w->ask = (struct mcd_ask){
+        .kind = MCD_ASK_END,
+        .tenant = held->key.tenant,
+        .deadline = mcd_now_ns() + mcs_load_relaxed(&g->o.deadline_us) * 1000,
+        .keys = w->asked,
+        .n = 1,
+        .done = answered,
+        .context = w,
+    };
+    w->asking = true;
+    if (mcd_ask(g, &w->ask) != -EINPROGRESS)
+        put_window(g->objects, w);
 }
 
 void mcd_object_release(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d)
 {
-    (void)g;
-    (void)q;
-    (void)d;
+    struct mcd_holds *h = q->session->holds;
+    struct mcs_release release;
+    struct mcd_held held;
+
+    if (g->objects == NULL || h == NULL)
+        return;
+    memcpy(&release, d, sizeof(release));
+    for (unsigned i = 0; i < MCS_RELEASE_MAX; i++) {
+        if (release.holds[i] == 0 ||
+            !mcd_hold_take(h, g->o.store->objects, release.holds[i], &held))
+            continue;
+        if (held.creation) {
+            mco_abort(g->o.store->objects, held.view.object);
+            if (g->o.store->catalog != NULL)
+                tell_undone(g, &held);
+        } else {
+            mco_unpin(g->o.store->objects, held.view.object);
+        }
+        mcs_count(&g->counters.objects.released, 1);
+    }
 }
 
-enum mcs_status mcd_object_advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t,
-                                   uint64_t *budget, struct mcd_outcome *o, bool *waits)
-{
-    (void)g;
-    (void)q;
-    (void)t;
-    (void)budget;
-    (void)o;
-    (void)waits;
-    return MCS_NOT_SUPPORTED;
-}
-
-bool mcd_object_drop(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t)
-{
-    (void)g;
-    (void)q;
-    (void)t;
-    return false;
-}
-
-int mcd_objects_create(struct mcd_engine *g, struct mcd_objects **out)
-{
-    (void)g;
-    (void)out;
-    return 0;
-}
-
-void mcd_objects_destroy(struct mcd_objects *o)
-{
-    (void)o;
-}
+/* ---- what others say ------------------------------------------------------------------------------ */
 
 bool mcd_objects_turn(struct mcd_engine *g)
 {
-    (void)g;
-    return false;
+    struct mcd_objects *o = g->objects;
+    struct mcd_object *r;
+    uint32_t ready;
+    bool any;
+
+    o->woken_seen = mcs_load_acquire(&o->woken); /* partner: mcd_objects_wake() */
+    any = mcd_asks_turn(g);
+    ready = mcs_load_acquire(&o->ready); /* partner: mcd_objects_ready() */
+    if (ready == o->ready_seen)
+        return any;
+    o->ready_seen = ready;
+    while ((r = o->space) != NULL)
+        mcd_object_awake(g, r);
+    return true;
+}
+
+bool mcd_objects_pending(const struct mcd_engine *g)
+{
+    /* partner: mcd_objects_wake() */
+    return g->objects != NULL && mcs_load_acquire(&g->objects->woken) != g->objects->woken_seen;
+}
+
+void mcd_objects_wake(struct mcd_engine *g)
+{
+    if (g->objects == NULL)
+        return;
+    mcs_fetch_add(&g->objects->woken, 1);
+    mcd_engine_wake(g); /* its fence orders the count before the look whether the engine sleeps */
 }
 
 void mcd_objects_ready(struct mcd_engine *g)
 {
-    (void)g;
+    if (g->objects == NULL)
+        return;
+    mcs_fetch_add(&g->objects->ready, 1);
+    mcd_objects_wake(g);
 }

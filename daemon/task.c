@@ -17,6 +17,7 @@
 #include "fault.h"
 #include "leg.h"
 #include "net.h"
+#include "object.h"
 #include "session.h"
 #include "task.h"
 #include "shm/failpoint.h"
@@ -67,7 +68,7 @@ static void count_end(struct mcd_queue *q, const struct mcs_desc *d, const struc
     mcs_count(&s->notified, notifies && o->state == MCS_STATE_COMPLETED);
     mcs_count(&s->traced, 1);
     mcs_stats_latency(s, (uint64_t)o->queue_ns + o->move_ns + o->notify_ns, 1);
-    mcs_store_relaxed(&q->stats->depth, q->parked + q->remote);
+    mcs_store_relaxed(&q->stats->depth, q->parked + q->remote + q->waits);
 }
 
 void mcd_task_end(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
@@ -285,7 +286,7 @@ static enum mcs_status check_args(const struct mcd_queue *q, struct mcd_task *t)
 
 /* ---- parked tasks ---------------------------------------------------------------- */
 
-static void list_add(struct mcd_queue *q, uint32_t slot, unsigned list)
+void mcd_list_add(struct mcd_queue *q, uint32_t slot, unsigned list)
 {
     struct mcd_task *t = &q->tasks[slot];
 
@@ -299,7 +300,7 @@ static void list_add(struct mcd_queue *q, uint32_t slot, unsigned list)
     q->list_tail[list] = slot;
 }
 
-static void list_remove(struct mcd_queue *q, uint32_t slot)
+void mcd_list_remove(struct mcd_queue *q, uint32_t slot)
 {
     struct mcd_task *t = &q->tasks[slot];
 
@@ -361,11 +362,15 @@ void mcd_age_remove(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *
         mcd_route_dirty(g->net, q->tasks[q->age_head].lane->route); /* it may start */
 }
 
-static void unpark(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t)
+void mcd_task_unpark(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t)
 {
-    list_remove(q, t->desc.slot);
+    if (t->list != MCD_UNLISTED) {
+        mcd_list_remove(q, t->desc.slot);
+        q->parked--;
+    } else {
+        q->waits--;
+    }
     mcd_age_remove(g, q, t);
-    q->parked--;
 }
 
 void mcd_task_park(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
@@ -397,7 +402,7 @@ void mcd_task_park(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_d
         mcd_task_refuse(g, q, d, t->queue_ns, MCS_STATE_INVALID, MCS_LIMIT);
         return;
     }
-    list_add(q, d->slot, d->priority);
+    mcd_list_add(q, d->slot, d->priority);
     mcd_age_add(q, t);
     mcd_wheel_set(g->wheel, &t->timer, t->deadline);
     q->parked++;
@@ -420,7 +425,7 @@ static void end_parked(struct mcd_engine *g, struct mcd_queue *q, struct mcd_tas
                          : 0,
     };
 
-    unpark(g, q, t);
+    mcd_task_unpark(g, q, t);
     mcd_task_end(g, q, &t->desc, &o);
 }
 
@@ -435,6 +440,8 @@ void mcd_task_cancel(struct mcd_engine *g, struct mcd_queue *q, uint32_t slot)
 
     if (t->lane != NULL)
         mcd_remote_finish(g, t, MCS_STATE_CANCELED, MCS_CANCELED, false);
+    else if (t->object != NULL)
+        mcd_object_finish(g, q, t, MCS_STATE_CANCELED, MCS_CANCELED);
     else
         end_parked(g, q, t, MCS_STATE_CANCELED, MCS_CANCELED);
 }
@@ -446,8 +453,13 @@ void mcd_task_timer(struct mcd_engine *g, struct mcd_timer *timer)
     if (t->lane != NULL) {
         mcd_remote_timer(g, t);
     } else {
-        end_late(g, t->q, t);
-        mcd_net_touch(g->net, t->q);
+        struct mcd_queue *q = t->q;
+
+        if (t->object != NULL)
+            mcd_object_finish(g, q, t, MCS_STATE_TIMEOUT, MCS_TIMEOUT);
+        else
+            end_late(g, q, t);
+        mcd_net_touch(g->net, q);
     }
 }
 
@@ -607,6 +619,8 @@ static bool advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *
     bool any = false;
     int res;
 
+    if (t->object != NULL)
+        return mcd_object_advance(g, q, t, budget);
     if (g->now >= t->deadline) {
         end_late(g, q, t);
         return true;
@@ -661,8 +675,8 @@ static bool advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *
     if (res == -EAGAIN) {
         /* the receiver's inbox is full: again in later turns, until the deadline */
         if (t->list != MCD_WAITING) {
-            list_remove(q, t->desc.slot);
-            list_add(q, t->desc.slot, MCD_WAITING);
+            mcd_list_remove(q, t->desc.slot);
+            mcd_list_add(q, t->desc.slot, MCD_WAITING);
         }
         return any;
     }
@@ -739,7 +753,7 @@ bool mcd_parked_run(struct mcd_engine *g, struct mcd_queue *q, unsigned class, u
         made_up = made_up < t->checked ? made_up : t->checked;
         t->checked -= made_up;
         *cost += before - left - made_up;
-        if (mcd_task_active(q, slot) && t->phase != MCD_DELIVER)
+        if (mcd_task_active(q, slot) && t->phase != MCD_DELIVER && t->list != MCD_UNLISTED)
             break; /* the budget is used up */
         slot = next;
     }
@@ -754,9 +768,15 @@ bool mcd_queue_cancel_all(struct mcd_engine *g, struct mcd_queue *q)
     while (slot != MCD_NO_TASK) {
         struct mcd_task *t = &q->tasks[slot];
 
+        if (!mcd_task_active(q, slot)) { /* a leg, which has gone with the one before it */
+            slot = q->age_head;
+            continue;
+        }
         slot = t->age_next;
         if (t->lane != NULL)
             mcd_remote_finish(g, t, MCS_STATE_CANCELED, MCS_CANCELED, true);
+        else if (t->object != NULL)
+            mcd_object_finish(g, q, t, MCS_STATE_CANCELED, MCS_CANCELED);
         else
             end_parked(g, q, t, MCS_STATE_CANCELED, MCS_CANCELED);
     }

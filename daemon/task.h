@@ -74,6 +74,11 @@ static inline bool mcd_task_notifies(const struct mcd_task *t)
 }
 /* One task more that does not end at once; false: its tenant may have no more. */
 bool mcd_task_admit(struct mcd_queue *q, const struct mcs_desc *d);
+/* The queue's lists of parked tasks. */
+void mcd_list_add(struct mcd_queue *q, uint32_t slot, unsigned list);
+void mcd_list_remove(struct mcd_queue *q, uint32_t slot);
+/* Out of all of them, and of the count of those that wait. */
+void mcd_task_unpark(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t);
 /* The queue's FIFO of all tasks that are not over. Into it once admitted. */
 void mcd_age_add(struct mcd_queue *q, struct mcd_task *t);
 void mcd_age_remove(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t);

@@ -1,0 +1,491 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * PUT, CREATE, SEAL: new objects.
+ *
+ *   fill --> ask START --> space, bytes, checksum, seal --> ask END --> results
+ *
+ * Without other hosts nothing is asked.  The checksum is of what lies in the store, slice by slice while it is still in the
+ * cache: what the client does to its memory meanwhile makes another object, never a wrong checksum.
+ */
+#include <string.h>
+
+#include "fault.h"
+#include "object_work.h"
+#include "session.h"
+#include "transports/crc32c.h"
+
+#define SEAL_SLICE (256u << 10) /* bytes summed between looks at the budget */
+
+static bool is_create(const struct mcd_object *r)
+{
+    return r->desc.op == MCS_OP_CREATE;
+}
+
+/* One that is there already is good, unless it was not to be. */
+static void end_existing(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it)
+{
+    struct mco_found found;
+    uint8_t status;
+
+    mcd_object_end_item(
+        it, (r->args.flags & (MCS_OBJECT_NEW | MCS_OBJECT_UPSERT)) != 0 || is_create(r) ? MCS_EXISTS
+                                                                                        : MCS_OK);
+    if (mco_exist(g->o.store->objects, &it->key, NULL, 1, 0, r->now, &status, &found) == 1) {
+        it->result.size = found.size;
+        it->result.version = mcd_version_word(&found.version);
+        it->result.crc = found.crc;
+        it->result.tier = found.tier;
+    }
+}
+
+static bool same_key(const struct mco_key *a, const struct mco_key *b)
+{
+    return a->hash == b->hash && a->length == b->length &&
+           memcmp(a->bytes, b->bytes, a->length) == 0;
+}
+
+/* The catalog is not asked twice for one key; the second one gets what the first one has come to. */
+static int16_t twin_of(const struct mcd_window *w, uint32_t i)
+{
+    for (uint32_t k = 0; k < i; k++)
+        if (w->items[k].state != MCD_ITEM_DONE && w->items[k].twin < 0 &&
+            same_key(&w->items[k].key, &w->items[i].key))
+            return (int16_t)k;
+    return -1;
+}
+
+static void ask_start(struct mcd_object *r, struct mcd_window *w)
+{
+    w->ask = (struct mcd_ask){.kind = MCD_ASK_START,
+                              .flags = r->args.flags,
+                              .replicas = r->args.replicas != 0 ? r->args.replicas : 1,
+                              .tenant = r->tenant};
+    memcpy(w->ask.host, r->host, sizeof(r->host));
+    for (uint32_t i = 0; i < w->n; i++) {
+        struct mcd_item *it = &w->items[i];
+
+        it->asked = -1;
+        if (it->state == MCD_ITEM_DONE)
+            continue;
+        it->twin = twin_of(w, i);
+        if (it->twin >= 0)
+            continue;
+        it->asked = (int16_t)w->ask.n;
+        w->asked[w->ask.n++] = (struct mcd_ask_key){.key = it->key, .size = it->size};
+    }
+}
+
+static void start_answered(struct mcd_engine *g, struct mcd_object *r, struct mcd_window *w)
+{
+    for (uint32_t i = 0; i < w->n; i++) {
+        struct mcd_item *it = &w->items[i];
+        const struct mcd_ask_key *k;
+
+        if (it->state == MCD_ITEM_DONE || it->asked < 0)
+            continue;
+        k = &w->asked[it->asked];
+        it->started = k->status == MCS_OK;
+        it->version = k->version;
+        if (k->status == MCS_EXISTS) {
+            end_existing(g, r, it);
+            it->result.version = mcd_version_word(&k->version);
+            it->result.size = k->size != 0 ? k->size : it->result.size;
+        } else if (k->status != MCS_OK) {
+            mcd_object_end_item(it, (enum mcs_status)k->status);
+        }
+    }
+}
+
+/* What has become of those that were started, in one question; false: nothing has to be told. */
+static bool ask_end(struct mcd_object *r, struct mcd_window *w)
+{
+    w->ask = (struct mcd_ask){.kind = MCD_ASK_END,
+                              .flags = r->args.flags,
+                              .replicas = r->args.replicas != 0 ? r->args.replicas : 1,
+                              .tenant = r->tenant};
+    memcpy(w->ask.host, r->host, sizeof(r->host));
+    for (uint32_t i = 0; i < w->n; i++) {
+        struct mcd_item *it = &w->items[i];
+        bool created = is_create(r) && it->state == MCD_ITEM_DONE && it->result.hold != 0;
+
+        it->asked = -1;
+        if (!it->started || created) /* that one ends with its SEAL, or its hold */
+            continue;
+        it->started = false;
+        it->asked = (int16_t)w->ask.n;
+        w->asked[w->ask.n++] = (struct mcd_ask_key){
+            .key = it->key,
+            .size = it->view.size,
+            .version = it->version,
+            .crc = it->crc,
+            .summed = it->view.summed,
+            .status = it->state == MCD_ITEM_SEALED ? MCS_OK
+                      : it->state == MCD_ITEM_DONE ? (uint8_t)it->result.status
+                                                   : MCS_CANCELED,
+        };
+    }
+    return w->ask.n != 0;
+}
+
+static void end_sealed(struct mcd_item *it)
+{
+    uint16_t copies = it->result.copies;
+
+    mcd_object_end_item(it, MCS_OK);
+    it->result.copies = copies;
+    it->result.size = it->view.size;
+    it->result.version = mcd_version_word(&it->version);
+    it->result.crc = it->crc;
+    it->result.tier = MCS_TIER_MEMORY;
+}
+
+static void end_answered(struct mcd_window *w)
+{
+    for (uint32_t i = 0; i < w->n; i++) {
+        struct mcd_item *it = &w->items[i];
+        const struct mcd_ask_key *k = it->asked >= 0 ? &w->asked[it->asked] : NULL;
+
+        if (it->state != MCD_ITEM_SEALED)
+            continue;
+        end_sealed(it);
+        if (k != NULL) {
+            it->result.copies = k->copies;
+            it->result.status = k->status;
+        }
+    }
+    for (uint32_t i = 0; i < w->n; i++) {
+        struct mcd_item *it = &w->items[i];
+
+        if (it->state == MCD_ITEM_DONE || it->twin < 0)
+            continue;
+        it->result = w->items[it->twin].result;
+        it->result.hold = it->result.offset = it->result.extent = 0;
+        it->result.path = MCS_PATH_NONE;
+        it->state = MCD_ITEM_DONE;
+    }
+}
+
+/* Space for it; OK: it has a view. */
+static enum mcs_status begin(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it,
+                             uint32_t index)
+{
+    struct mco_put p = {
+        .key = it->key,
+        .size = it->size,
+        .version = it->version,
+        .flags = r->args.flags & (MCS_OBJECT_UPSERT | MCS_OBJECT_HARD_PIN),
+        .open = is_create(r),
+        .group = it->group,
+        .hint = mcd_object_hint(r, &it->key, index, r->previous),
+    };
+    enum mcs_status res;
+
+    p.hint.group = it->group;
+    if (r->args.soft_pin_ms != 0)
+        p.soft_pin_until = r->now + r->args.soft_pin_ms * UINT64_C(1000000);
+    res = mco_begin(g->o.store->objects, &p, &it->view);
+    if (res == MCS_OK) {
+        it->version = it->view.version;
+        it->state = MCD_ITEM_OPEN;
+    } else {
+        it->view.object = NULL;
+    }
+    return res;
+}
+
+/* A creation is given to the session. */
+static void give(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it)
+{
+    struct mco_store *s = g->o.store->objects;
+    uint64_t hold = r->q->session->holds == NULL
+                        ? 0
+                        : mcd_hold_add(r->q->session->holds, s, &it->view, &it->key, true);
+
+    if (hold == 0) {
+        mco_abort(s, it->view.object);
+        it->view.object = NULL;
+        mcd_object_end_item(it, MCS_LIMIT);
+        return;
+    }
+    mcd_object_end_item(it, MCS_OK);
+    it->result.hold = hold;
+    it->result.size = it->size;
+    it->result.offset = it->view.offset;
+    it->result.extent = it->view.extent;
+    it->result.version = mcd_version_word(&it->version);
+    it->result.tier = MCS_TIER_MEMORY;
+    it->view.object = NULL; /* the hold's */
+}
+
+static void seal(struct mcd_engine *g, struct mcd_item *it)
+{
+    bool sum = g->o.store->checksum;
+    enum mcs_status res = mco_seal(g->o.store->objects, it->view.object, it->crc, sum, 1);
+
+    it->view.object = NULL;
+    it->view.summed = sum;
+    it->result.copies = 1;
+    if (res == MCS_OK)
+        it->state = MCD_ITEM_SEALED;
+    else
+        mcd_object_end_item(it, res);
+}
+
+/* One key on. OK: it is over, or sealed; BUSY with *run set: not yet. */
+static enum mcs_status work(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it,
+                            uint32_t index, uint64_t *budget, enum mcd_run *run)
+{
+    enum mcs_status error;
+
+    *run = MCD_RUN_MORE;
+    if (it->state == MCD_ITEM_FRESH) {
+        if (!is_create(r) && !mcd_object_measure(r, it, budget, &error))
+            return MCS_BUSY;
+        if (!is_create(r) && error != MCS_OK) {
+            mcd_object_end_item(it, error);
+            return MCS_OK;
+        }
+        it->state = MCD_ITEM_MEASURED;
+    }
+    if (it->state == MCD_ITEM_MEASURED) {
+        error = begin(g, r, it, index);
+        if (error == MCS_BUSY) {
+            *run = MCD_RUN_SPACE;
+            mcs_count(&g->counters.objects.space_waits, 1);
+            return MCS_BUSY;
+        }
+        r->previous = it->key.hash;
+        if (error == MCS_EXISTS)
+            end_existing(g, r, it);
+        else if (error != MCS_OK)
+            mcd_object_end_item(it, error);
+        if (error != MCS_OK)
+            return MCS_OK;
+    }
+    if (is_create(r)) {
+        give(g, r, it);
+        return MCS_OK;
+    }
+    error = mcd_object_copy(g, r, it, true, g->o.store->checksum, budget);
+    if (error == MCS_BUSY)
+        return MCS_BUSY;
+    if (error != MCS_OK) {
+        mco_abort(g->o.store->objects, it->view.object);
+        it->view.object = NULL;
+        mcd_object_end_item(it, error);
+        return error == MCS_MEMORY_FAULT ? error : MCS_OK;
+    }
+    r->bytes += it->view.size;
+    it->result.path = g->local_ops->path;
+    seal(g, it);
+    return MCS_OK;
+}
+
+static enum mcd_run work_all(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget)
+{
+    struct mcd_window *w = r->window;
+    enum mcd_run run;
+
+    for (; w->at < w->n; w->at++) {
+        struct mcd_item *it = &w->items[w->at];
+        enum mcs_status error;
+
+        if (it->state == MCD_ITEM_DONE || it->state == MCD_ITEM_SEALED || it->twin >= 0)
+            continue;
+        error = work(g, r, it, r->next + w->at, budget, &run);
+        if (error == MCS_BUSY)
+            return run;
+        if (error != MCS_OK) {
+            r->error = (uint16_t)error;
+            return MCD_RUN_FAILED;
+        }
+    }
+    return MCD_RUN_DONE;
+}
+
+enum mcd_run mcd_object_put(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget)
+{
+    struct mcd_window *w = r->window;
+    enum mcd_run run;
+
+    for (;;) {
+        switch (r->step) {
+        case MCD_STEP_FILL:
+            if (r->next == r->args.count)
+                return MCD_RUN_DONE;
+            if (*budget < MCD_KEY_COST)
+                return MCD_RUN_MORE;
+            mcd_object_fill(r, w, budget);
+            r->step = MCD_STEP_WORK;
+            if (!r->catalog)
+                break;
+            ask_start(r, w);
+            r->step = MCD_STEP_ASK;
+            if (w->ask.n != 0 && !mcd_object_ask(g, r, w))
+                return MCD_RUN_WAIT;
+            break;
+        case MCD_STEP_ASK:
+            if (w->asking)
+                return MCD_RUN_WAIT;
+            start_answered(g, r, w);
+            r->step = MCD_STEP_WORK;
+            break;
+        case MCD_STEP_WORK:
+            run = work_all(g, r, budget);
+            if (run != MCD_RUN_DONE)
+                return run;
+            r->step = MCD_STEP_TELL;
+            if (r->catalog && ask_end(r, w) && !mcd_object_ask(g, r, w))
+                return MCD_RUN_WAIT;
+            break;
+        case MCD_STEP_TELL:
+            if (w->asking)
+                return MCD_RUN_WAIT;
+            end_answered(w);
+            r->step = MCD_STEP_SHOW;
+            break;
+        default:
+            mcd_object_show(g, r, w);
+            r->next += w->n;
+            r->step = MCD_STEP_FILL;
+            break;
+        }
+    }
+}
+
+/* ---- SEAL ---------------------------------------------------------------------------- */
+
+/* Sums and seals. OK: it is over; BUSY: the budget is used up. */
+static enum mcs_status seal_one(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it,
+                                uint64_t *budget)
+{
+    struct mcd_holds *h = r->q->session->holds;
+    unsigned long faults = mcd_fault_count();
+
+    if (it->state == MCD_ITEM_FRESH) {
+        if (h == NULL || !mcd_hold_seal_begin(h, it->size, &it->view, &it->key)) {
+            mcd_object_end_item(it, MCS_NOT_OWNER);
+            return MCS_OK;
+        }
+        it->version = it->view.version;
+        it->started = r->catalog;
+        it->state = MCD_ITEM_OPEN;
+    }
+    while (g->o.store->checksum && it->done < it->view.size) {
+        uint64_t n = it->view.size - it->done;
+
+        if (*budget == 0)
+            return MCS_BUSY;
+        n = n < SEAL_SLICE ? n : SEAL_SLICE;
+        it->crc = mct_crc32c(it->crc, it->view.data + it->done, n);
+        it->done += n;
+        mcd_object_pay(budget, n);
+    }
+    if (faults != mcd_fault_count()) {
+        mcs_count(&g->counters.faults, 1);
+        return MCS_MEMORY_FAULT;
+    }
+    return MCS_OK;
+}
+
+/* The key of a creation goes with its hold: the question has one of its own. */
+static void keep_key(struct mcd_window *w, struct mcd_item *it)
+{
+    it->key.bytes = memcpy(w->text + w->text_used, it->key.bytes, it->key.length);
+    w->text_used += it->key.length;
+}
+
+static enum mcd_run seal_all(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget)
+{
+    struct mcd_window *w = r->window;
+
+    for (; w->at < w->n; w->at++) {
+        struct mcd_item *it = &w->items[w->at];
+        uint64_t hold = it->size;
+        enum mcs_status error;
+
+        if (it->state != MCD_ITEM_FRESH && it->state != MCD_ITEM_OPEN)
+            continue;
+        if (it->state == MCD_ITEM_FRESH && w->text_used + MCS_KEY_MAX > MCD_WINDOW_TEXT) {
+            w->n = w->at; /* no room for its key: in the next window */
+            break;
+        }
+        error = seal_one(g, r, it, budget);
+        if (error == MCS_BUSY)
+            return MCD_RUN_MORE;
+        if (error != MCS_OK) {
+            r->error = (uint16_t)error;
+            return MCD_RUN_FAILED;
+        }
+        if (it->state != MCD_ITEM_OPEN)
+            continue;
+        keep_key(w, it);
+        mcd_hold_seal_end(r->q->session->holds, g->o.store->objects, hold, true);
+        seal(g, it);
+    }
+    return MCD_RUN_DONE;
+}
+
+enum mcd_run mcd_object_seal(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget)
+{
+    struct mcd_window *w = r->window;
+    enum mcd_run run;
+
+    for (;;) {
+        switch (r->step) {
+        case MCD_STEP_FILL:
+            if (r->next == r->args.count)
+                return MCD_RUN_DONE;
+            if (*budget < MCD_KEY_COST)
+                return MCD_RUN_MORE;
+            mcd_object_fill(r, w, budget);
+            r->step = MCD_STEP_WORK;
+            break;
+        case MCD_STEP_WORK:
+            run = seal_all(g, r, budget);
+            if (run != MCD_RUN_DONE)
+                return run;
+            r->step = MCD_STEP_TELL;
+            if (r->catalog && ask_end(r, w) && !mcd_object_ask(g, r, w))
+                return MCD_RUN_WAIT;
+            break;
+        case MCD_STEP_TELL:
+            if (w->asking)
+                return MCD_RUN_WAIT;
+            end_answered(w);
+            r->step = MCD_STEP_SHOW;
+            break;
+        default:
+            mcd_object_show(g, r, w);
+            r->next += w->n;
+            r->step = MCD_STEP_FILL;
+            break;
+        }
+    }
+}
+
+/* ---- given up --------------------------------------------------------------------------- */
+
+/* Spaces and creations that are not through; the catalog is told of what was begun, in a question that outlives the request. */
+void mcd_object_put_down(struct mcd_engine *g, struct mcd_object *r, struct mcd_window *w)
+{
+    struct mco_store *s = g->o.store->objects;
+
+    for (uint32_t i = 0; i < w->n; i++) {
+        struct mcd_item *it = &w->items[i];
+
+        if (it->view.object == NULL || it->state != MCD_ITEM_OPEN)
+            continue;
+        if (r->desc.op == MCS_OP_SEAL) {
+            it->started = false; /* held again, as it was */
+            if (!mcd_hold_seal_end(r->q->session->holds, s, it->size, false)) {
+                it->view.object = NULL;
+                continue;
+            }
+        }
+        mco_abort(s, it->view.object);
+        it->view.object = NULL;
+    }
+    if (r->catalog && !w->asking && ask_end(r, w))
+        mcd_object_ask(g, r, w);
+}

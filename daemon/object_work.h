@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the parts of a request about objects share: object.c has its life, object_args.c what a client has written,
+ * object_exist.c EXIST, PREFIX and REMOVE, object_put.c PUT, CREATE and SEAL, object_get.c GET and HOLD of what is here,
+ * object_far.c of what is not.  Engine's thread only.
+ *
+ * Keys are worked off by windows of up to MCD_WINDOW: read from the argument area once, worked on in steps, their results
+ * written, the next ones.  A window belongs to a request while that has keys in hand; what it has asked the catalog may
+ * outlive the request.
+ */
+#ifndef MCD_OBJECT_WORK_H
+#define MCD_OBJECT_WORK_H
+
+#include "catalog.h"
+#include "hold.h"
+#include "leg.h"
+#include "object.h"
+#include "store.h"
+
+#define MCD_WINDOW 64u
+#define MCD_WINDOW_TEXT 16384u /* bytes of keys */
+#define MCD_KEY_COST MCD_PIECE_COST
+#define MCD_LEG_BYTES (4u << 20) /* what one leg reads, as a rule */
+#define MCD_WINDOW_PIECES 256u   /* of all legs of a window */
+
+/* How far one key is. */
+enum mcd_item_state {
+    MCD_ITEM_FRESH,
+    MCD_ITEM_MEASURED, /* its pieces were looked at */
+    MCD_ITEM_BUSY,     /* waits for the store */
+    MCD_ITEM_OPEN,     /* has a view: pinned, or being written */
+    MCD_ITEM_FAR,      /* not here: the catalog is to be asked */
+    MCD_ITEM_FOUND,    /* another host has it, and it is leased there */
+    MCD_ITEM_LEG,      /* is being read from there */
+    MCD_ITEM_READ,     /* was */
+    MCD_ITEM_SEALED,   /* PUT: the catalog is to be told */
+    MCD_ITEM_DONE      /* result */
+};
+
+struct mcd_item {
+    struct mco_key key; /* in the window's text */
+    uint64_t size;      /* PUT, GET: bytes of its pieces; CREATE: as asked for; SEAL: the hold */
+    uint64_t group;     /* hash of its name, 0: none */
+    uint32_t first, pieces;
+    uint32_t piece;      /* next one */
+    uint64_t piece_done; /* bytes of it */
+    uint64_t done;       /* bytes of the object */
+    uint32_t crc;        /* of them */
+    bool started;        /* the catalog has it as being written, by us */
+    bool verified;       /* its checksum is right */
+    uint8_t state;       /* enum mcd_item_state */
+    uint8_t tries;       /* reads from other hosts */
+    int16_t twin;        /* earlier item of the same key; -1: none */
+    int16_t asked;       /* index in the window's question; -1: not in it */
+    int16_t legs;        /* under way */
+    uint8_t leg_error;   /* enum mcs_status */
+    struct mco_view view;
+    struct mco_version version;
+    struct mcs_object_result result;
+};
+
+/* A leg and what it reads. */
+struct mcd_window_leg {
+    struct mcd_leg leg;
+    struct mcd_window *window;
+    uint32_t piece, pieces; /* in the window's table */
+    int16_t first, last;    /* items; how far the first one was: */
+    uint32_t first_piece;
+    uint64_t first_done;
+    bool busy;
+};
+
+struct mcd_window {
+    struct mcd_object *owner; /* NULL: the request is over, a question is not */
+    struct mcd_window *next;  /* unused ones */
+    uint32_t n, at;           /* items; the one in work */
+    uint32_t text_used;
+    uint32_t legs; /* under way */
+    bool asking;
+    struct mcd_ask ask;
+    struct mcd_ask_key asked[MCD_WINDOW];
+    struct mcd_item items[MCD_WINDOW];
+    struct mcd_window_leg leg[MCD_LEGS];
+    struct mcd_leg_piece leg_pieces[MCD_WINDOW_PIECES];
+    uint32_t leg_pieces_used;
+    uint8_t text[MCD_WINDOW_TEXT];
+};
+
+/* Keys of EXIST and PREFIX that are not here, in one question. */
+struct mcd_far {
+    struct mcd_object *owner; /* NULL: the request is over */
+    bool asking;
+    struct mcd_ask ask;
+    uint32_t n, room;
+    uint32_t text_used, text_room;
+    uint32_t *index; /* of the request's keys */
+    uint8_t *text;
+    struct mcd_ask_key keys[];
+};
+
+enum mcd_step {
+    MCD_STEP_FILL,
+    MCD_STEP_ASK,   /* may it be written? where is it? */
+    MCD_STEP_WORK,  /* bytes */
+    MCD_STEP_TELL,  /* it was written */
+    MCD_STEP_CHECK, /* what came from other hosts */
+    MCD_STEP_SHOW   /* results */
+};
+
+/* What a run of a request says. */
+enum mcd_run {
+    MCD_RUN_DONE,
+    MCD_RUN_MORE,   /* the budget is used up */
+    MCD_RUN_WAIT,   /* an answer or a leg has to come */
+    MCD_RUN_SPACE,  /* the store has to say ready() */
+    MCD_RUN_FAILED, /* r->error */
+};
+
+struct mcd_object {
+    struct mcd_objects *all;
+    struct mcd_queue *q;
+    struct mcd_task *task; /* NULL: not parked */
+    struct mcs_desc desc;
+    struct mcs_object_args args; /* private copy, checked */
+    uint64_t base;               /* of the block in the argument area */
+    uint64_t tenant;
+    uint32_t next; /* key that the next window begins with */
+    enum mcd_step step;
+    uint16_t error; /* enum mcs_status */
+    uint8_t path, tier;
+    bool waits;        /* in no list */
+    bool for_space;    /* and in that of those that wait for the store */
+    bool catalog;      /* other hosts are there, and may be asked */
+    bool ended;        /* PREFIX: a key is not there */
+    uint64_t bytes;    /* slot.bytes */
+    uint64_t now;      /* ns of CLOCK_MONOTONIC, of this run */
+    uint64_t previous; /* CHAIN: hash of the last key */
+    uint64_t deadline; /* ticks */
+    uint64_t started;  /* ticks: first run */
+    struct mcd_window *window;
+    struct mcd_far *far;
+    struct mcd_object *space_prev, *space_next;
+    struct mcd_object *idle_next; /* unused ones */
+    char host[MCS_ADDRESS_MAX];
+};
+
+struct mcd_objects {
+    uint32_t ready; /* atomic: bumped by mcd_objects_ready(), any thread */
+    uint32_t woken; /* atomic: bumped by it and mcd_objects_wake(), any thread */
+    uint32_t ready_seen, woken_seen;
+    struct mcd_object *space; /* those that wait for the store */
+    struct mcd_object *idle;
+    struct mcd_window *windows; /* unused ones, */
+    unsigned nidle, nwindows;   /* bounded */
+};
+
+/* ---- object_args.c --------------------------------------------------------------------- */
+
+/* The head of the block, in private memory and checked. */
+enum mcs_status mcd_object_head(const struct mcd_queue *q, const struct mcs_desc *d,
+                                struct mcd_object *r);
+/* The next window's keys, as many as the budget pays for. A bad key is DONE, with its status. */
+void mcd_object_fill(struct mcd_object *r, struct mcd_window *w, uint64_t *budget);
+/* One key's record and text alone, for EXIST: OK and *key, whose bytes were copied to `text` (MCS_KEY_MAX of room). */
+enum mcs_status mcd_object_key(const struct mcd_object *r, uint32_t index, uint8_t *text,
+                               struct mco_key *key, struct mcs_object_key *record);
+/* Piece of a key, and where it lies. */
+enum mcs_status mcd_object_piece(const struct mcd_object *r, const struct mcd_item *it,
+                                 uint32_t piece, struct mcs_object_piece *out, uint8_t **at);
+/* Sums up the pieces' lengths in it->size. True: through, with *error; false: the budget is used up. */
+bool mcd_object_measure(const struct mcd_object *r, struct mcd_item *it, uint64_t *budget,
+                        enum mcs_status *error);
+/* Writes results of the window's keys. */
+void mcd_object_show(struct mcd_engine *g, struct mcd_object *r, const struct mcd_window *w);
+void mcd_object_show_byte(const struct mcd_object *r, uint32_t index, uint8_t status);
+
+/* ---- object.c -------------------------------------------------------------------------- */
+
+/* What is awaited has come. */
+void mcd_object_awake(struct mcd_engine *g, struct mcd_object *r);
+/* Asks. True: it was answered at once. */
+bool mcd_object_ask(struct mcd_engine *g, struct mcd_object *r, struct mcd_window *w);
+uint64_t mcd_object_deadline_ns(const struct mcd_engine *g, const struct mcd_object *r);
+void mcd_object_end_item(struct mcd_item *it, enum mcs_status status);
+/* A version in one number: grows from one life of a key to the next. */
+static inline uint64_t mcd_version_word(const struct mco_version *v)
+{
+    return (v->token << 40) + v->sequence;
+}
+static inline void mcd_object_pay(uint64_t *budget, uint64_t cost)
+{
+    *budget -= cost < *budget ? cost : *budget;
+}
+/* What the policy is told of a key of this request. */
+struct mco_hint mcd_object_hint(const struct mcd_object *r, const struct mco_key *key,
+                                uint32_t index, uint64_t previous);
+
+/* ---- the ops: on by up to *budget ------------------------------------------------------- */
+
+enum mcd_run mcd_object_exist(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget);
+enum mcd_run mcd_object_remove(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget);
+enum mcd_run mcd_object_put(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget);
+enum mcd_run mcd_object_seal(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget);
+enum mcd_run mcd_object_get(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget);
+/* Spaces and creations that are not through are undone; the catalog is told of what was begun. */
+void mcd_object_put_down(struct mcd_engine *g, struct mcd_object *r, struct mcd_window *w);
+/* FAR items of a window: questions, legs. DONE: none is left under way. */
+enum mcd_run mcd_object_fetch(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget);
+/* Between memory here and objects here, in slices. OK: through; BUSY: the budget is used up. */
+enum mcs_status mcd_object_copy(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it,
+                                bool put, bool sum, uint64_t *budget);
+
+#endif
