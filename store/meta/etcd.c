@@ -631,11 +631,13 @@ static void tick(struct mcm_service *s, uint64_t now)
         return;
     mcm_lease_tick(s, now);
     mcm_watch_tick(s, now);
+    mcm_lead_tick(s, now);
 }
 
 static void stop(struct mcm_service *s, uint64_t deadline)
 {
     mcm_watch_close(s);
+    mcm_lead_stop(s, deadline);
     mcm_lease_stop(s, deadline);
 }
 

@@ -60,6 +60,21 @@ struct mcm_watch {
     unsigned doubts; /* audits in a row that found it wanting */
 };
 
+/* The lead of the store's masters. */
+struct mcm_lead {
+    bool busy;      /* a question is under way */
+    int64_t lease;  /* of the lead alone; 0: none */
+    uint64_t ttl_s; /* of it */
+    uint64_t ends;  /* when it does, at the earliest */
+    bool leading;
+    uint64_t token, base; /* token = base + the revision at which the key was written */
+    uint64_t modified;
+    uint64_t look_at, renew_at;
+    unsigned failures;
+    bool absent; /* nobody led when last looked */
+    char key[MCM_KEY_MAX];
+};
+
 struct mcm_etcd {
     uint64_t revision; /* the largest seen: it never falls unless etcd lost its data */
     int64_t lease;     /* 0: none */
@@ -73,6 +88,7 @@ struct mcm_etcd {
     uint64_t token_at;
     unsigned token_failures;
     struct mcm_watch watch;
+    struct mcm_lead lead;
 };
 
 /* One key and its value, decoded. */
@@ -117,6 +133,10 @@ void mcm_lease_tick(struct mcm_service *s, uint64_t now);
 /* Somebody says the lease is not there: asks at once. */
 void mcm_lease_doubt(struct mcm_service *s);
 void mcm_lease_stop(struct mcm_service *s, uint64_t deadline);
+
+void mcm_lead_tick(struct mcm_service *s, uint64_t now);
+/* Gives the lead back. */
+void mcm_lead_stop(struct mcm_service *s, uint64_t deadline);
 
 void mcm_watch_init(struct mcm_service *s);
 void mcm_watch_tick(struct mcm_service *s, uint64_t now);

@@ -349,6 +349,67 @@ void mcm_delete(struct mcm *m, const char *key, mcm_done done, void *context)
     post_key(m, request_new(m, MCM_DELETE, done, context), key);
 }
 
+/* -- the lead -- */
+
+int mcm_lead(struct mcm *m, bool candidate)
+{
+    if (m->backend != MCM_ETCD)
+        return -ENOTSUP;
+    pthread_mutex_lock(&m->service->lock);
+    m->service->lead.wanted = true;
+    m->service->lead.candidate = candidate;
+    pthread_mutex_unlock(&m->service->lock);
+    mcm_service_wake(m->service);
+    return 0;
+}
+
+void mcm_lead_get(struct mcm *m, struct mcm_leader *out)
+{
+    *out = (struct mcm_leader){0};
+    if (m->backend != MCM_ETCD)
+        return;
+    pthread_mutex_lock(&m->service->lock);
+    *out = m->service->lead.known;
+    pthread_mutex_unlock(&m->service->lock);
+}
+
+void mcm_lead_hurry(struct mcm *m)
+{
+    if (m->backend != MCM_ETCD)
+        return;
+    pthread_mutex_lock(&m->service->lock);
+    m->service->lead.hurry = true;
+    pthread_mutex_unlock(&m->service->lock);
+    mcm_service_wake(m->service);
+}
+
+void mcm_lead_raise(struct mcm *m, uint64_t token)
+{
+    if (m->backend != MCM_ETCD)
+        return;
+    pthread_mutex_lock(&m->service->lock);
+    if (token > m->service->lead.raise)
+        m->service->lead.raise = token;
+    pthread_mutex_unlock(&m->service->lock);
+    mcm_service_wake(m->service);
+}
+
+size_t mcm_lead_holders(struct mcm *m, char (**out)[MCM_ADDRESS_MAX])
+{
+    size_t n;
+
+    *out = NULL;
+    if (m->backend != MCM_ETCD)
+        return 0;
+    pthread_mutex_lock(&m->service->lock);
+    n = m->service->lead.nholders;
+    *out = m->service->lead.holders;
+    m->service->lead.nholders = 0;
+    m->service->lead.holders = NULL;
+    pthread_mutex_unlock(&m->service->lock);
+    return n;
+}
+
 /* -- life -- */
 
 static int bad_option(char *error, size_t error_size, const char *text)

@@ -90,6 +90,16 @@ struct mcm_state {
         stale_taken;
 };
 
+/* Who leads the store's masters, as far as is known. */
+struct mcm_leader {
+    char address[MCM_ADDRESS_MAX]; /* "": nobody is known to lead */
+    uint64_t incarnation;          /* of its agent */
+    uint64_t token;                /* greater than that of every leader before */
+    bool mine;                     /* this agent leads, */
+    uint64_t
+        until; /* and until then (ms of CLOCK_MONOTONIC) no other can: look at the clock first, always */
+};
+
 struct mcm;
 
 /* On failure one sentence in error. Does not wait for the service: a service that is down at the start comes later. */
@@ -119,6 +129,21 @@ void mcm_unregister(struct mcm *m, const char *name, uint64_t incarnation, mcm_d
  * however many ask). fresh: ask the service, whatever the cache says. p2p: "HOST:PORT/NAME" answers at once, with
  * incarnation 0; every back end answers such explicit names so. */
 void mcm_lookup(struct mcm *m, const char *name, bool fresh, mcm_done done, void *context);
+
+/*
+ * Leadership of the store's masters (lead.c): etcd only, else -ENOTSUP. From the call on it is known who leads; a candidate
+ * takes the lead when nobody has it, under a lease of its own, and keeps it until that is lost or mcm_destroy().
+ */
+int mcm_lead(struct mcm *m, bool candidate);
+/* At any time, also from within a stall's end: reads what is known and the time of the own lease. */
+void mcm_lead_get(struct mcm *m, struct mcm_leader *out);
+/* The leader does not answer: looks now whether it is another one. */
+void mcm_lead_hurry(struct mcm *m);
+/* This agent leads with a token that is not above `token`, which somebody has seen (etcd has lost its history): takes a greater one. */
+void mcm_lead_raise(struct mcm *m, uint64_t token);
+/* Agents with a store when the lead was taken (their keys PREFIX/store/holders/ADDRESS). Their number; *out is an array to be freed,
+ * NULL when there are none. */
+size_t mcm_lead_holders(struct mcm *m, char (**out)[MCM_ADDRESS_MAX]);
 
 /*
  * Raw keys of the service, for Mooncake's own records; memory and p2p: -ENOTSUP. No prefix is

@@ -334,6 +334,11 @@ void mcm_service_post(struct mcm_service *s, struct mcm_request *r)
     curl_multi_wakeup(s->multi);
 }
 
+void mcm_service_wake(struct mcm_service *s)
+{
+    curl_multi_wakeup(s->multi);
+}
+
 struct mcm_news *mcm_service_news(struct mcm_service *s)
 {
     struct mcm_news *n;
@@ -548,6 +553,7 @@ void mcm_service_free(struct mcm_service *s)
     for (size_t i = 0; i < sizeof(strings) / sizeof(strings[0]); i++)
         free((char *)strings[i]);
     free(s->prefix);
+    free(s->lead.holders);
     pthread_mutex_destroy(&s->lock);
     free(s);
 }

@@ -120,6 +120,13 @@ struct mcm_service {
     bool stop;
     bool overflow;          /* records were left out */
     struct mcm_state state; /* as of the last turn */
+    struct {                /* lead.c */
+        bool wanted, candidate, hurry;
+        uint64_t raise; /* a token that the lead has to be above; 0: none */
+        struct mcm_leader known;
+        char (*holders)[MCM_ADDRESS_MAX];
+        size_t nholders;
+    } lead;
 
     /* news of this turn: the front gets them together with the state that goes with them */
     struct mcm_news *fresh, **fresh_end;
@@ -152,6 +159,8 @@ void mcm_service_stop(struct mcm_service *s);
 void mcm_service_free(struct mcm_service *s);
 /* Front: gives a request to the service. */
 void mcm_service_post(struct mcm_service *s, struct mcm_request *r);
+/* Front: what the lead's fields say has changed. */
+void mcm_service_wake(struct mcm_service *s);
 /* Front: takes all news. */
 struct mcm_news *mcm_service_news(struct mcm_service *s);
 

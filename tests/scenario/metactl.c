@@ -8,6 +8,7 @@
  *   register ID NAME INCARNATION     unregister ID NAME INCARNATION
  *   lookup ID NAME [fresh]           get ID KEY    put ID KEY VALUE    delete ID KEY
  *   puts ID KEY SIZE                 (a value of so many bytes)
+ *   lead ID candidate|follow         leader ID     raise ID TOKEN    holders ID
  *   state ID                         quit
  *
  * NAME, KEY and VALUE are percent-encoded. ID comes back with the answer.
@@ -22,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 static struct mcm *meta;
@@ -112,6 +114,45 @@ static void state(const char *id)
     say(&t);
 }
 
+/* sure: this agent leads, and its clock says that nobody else can. */
+static void leader(const char *id)
+{
+    struct mcm_text t = {0};
+    struct mcm_leader l;
+    struct timespec now;
+
+    mcm_lead_get(meta, &l);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    mcm_text_add(&t, "{\"id\":");
+    mcm_text_quoted(&t, id);
+    mcm_text_add(&t, ",\"address\":");
+    mcm_text_quoted(&t, l.address);
+    mcm_text_add(&t, ",\"incarnation\":%" PRIu64 ",\"token\":%" PRIu64 ",\"mine\":%s,\"sure\":%s",
+                 l.incarnation, l.token, l.mine ? "true" : "false",
+                 l.mine && l.until > (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000
+                     ? "true"
+                     : "false");
+    say(&t);
+}
+
+static void holders(const char *id)
+{
+    char(*all)[MCM_ADDRESS_MAX];
+    struct mcm_text t = {0};
+    size_t n = mcm_lead_holders(meta, &all);
+
+    mcm_text_add(&t, "{\"id\":");
+    mcm_text_quoted(&t, id);
+    mcm_text_add(&t, ",\"holders\":[");
+    for (size_t i = 0; i < n; i++) {
+        mcm_text_add(&t, i ? "," : "");
+        mcm_text_quoted(&t, all[i]);
+    }
+    mcm_text_add(&t, "]");
+    say(&t);
+    free(all);
+}
+
 static char *decode(char *text)
 {
     char *to = text;
@@ -148,6 +189,25 @@ static bool command(char *line)
         return false;
     if (strcmp(word[0], "state") == 0) {
         state(word[1]);
+        return true;
+    }
+    if (strcmp(word[0], "leader") == 0) {
+        leader(word[1]);
+        return true;
+    }
+    if (strcmp(word[0], "holders") == 0) {
+        holders(word[1]);
+        return true;
+    }
+    if (strcmp(word[0], "lead") == 0) {
+        struct mcm_result r = {.res = mcm_lead(meta, strcmp(word[2], "candidate") == 0),
+                               .text = ""};
+
+        done(strdup(word[1]), &r);
+        return true;
+    }
+    if (strcmp(word[0], "raise") == 0) {
+        mcm_lead_raise(meta, strtoull(word[2], NULL, 10));
         return true;
     }
     decode(word[2]);
