@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "keeper.h"
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,20 @@ static void take(int *place, int fd)
     *place = fd;
 }
 
+static void take_extent(struct mcd_keeper *k, const char *name, int fd)
+{
+    struct mcd_kept *more =
+        realloc(k->extents, (k->nextents + 1) * sizeof(struct mcd_kept)); /* at the start: few */
+
+    if (more == NULL) { /* then it is lost, as any that is not there */
+        close(fd);
+        return;
+    }
+    k->extents = more;
+    k->extents[k->nextents].fd = fd;
+    snprintf(k->extents[k->nextents++].name, MCD_KEEPER_NAME_MAX, "%s", name);
+}
+
 void mcd_keeper_open(struct mcd_keeper *k)
 {
     const char *store = getenv("FDSTORE"), *supervisor = getenv(MCD_KEEPER_SUPERVISOR);
@@ -26,7 +41,7 @@ void mcd_keeper_open(struct mcd_keeper *k)
     char **names = NULL;
     int n;
 
-    *k = (struct mcd_keeper){.ledger_fd = -1, .socket_fd = -1};
+    *k = (struct mcd_keeper){.ledger_fd = -1, .socket_fd = -1, .table_fd = -1};
     k->tells = getenv("NOTIFY_SOCKET") != NULL;
     k->keeps = k->tells && store != NULL && atoi(store) > 0;
     if (supervisor != NULL)
@@ -41,6 +56,11 @@ void mcd_keeper_open(struct mcd_keeper *k)
             take(&k->ledger_fd, SD_LISTEN_FDS_START + i);
         else if (strcmp(name, MCD_KEEPER_SOCKET) == 0)
             take(&k->socket_fd, SD_LISTEN_FDS_START + i);
+        else if (strcmp(name, MCD_KEEPER_TABLE) == 0)
+            take(&k->table_fd, SD_LISTEN_FDS_START + i);
+        else if (strncmp(name, MCD_KEEPER_EXTENT, strlen(MCD_KEEPER_EXTENT)) == 0 &&
+                 strlen(name) < MCD_KEEPER_NAME_MAX)
+            take_extent(k, name, SD_LISTEN_FDS_START + i);
         else
             close(SD_LISTEN_FDS_START + i);
         if (names != NULL)
@@ -55,7 +75,15 @@ void mcd_keeper_close(struct mcd_keeper *k)
         close(k->ledger_fd);
     if (k->socket_fd >= 0)
         close(k->socket_fd);
-    k->ledger_fd = k->socket_fd = -1;
+    if (k->table_fd >= 0)
+        close(k->table_fd);
+    for (unsigned i = 0; i < k->nextents; i++)
+        if (k->extents[i].fd >= 0)
+            close(k->extents[i].fd);
+    free(k->extents);
+    k->extents = NULL;
+    k->nextents = 0;
+    k->ledger_fd = k->socket_fd = k->table_fd = -1;
 }
 
 void mcd_keeper_tell(const struct mcd_keeper *k, const char *state)
@@ -64,26 +92,50 @@ void mcd_keeper_tell(const struct mcd_keeper *k, const char *state)
         mcd_log_limited(MCD_LOG_WARNING, "who started this agent cannot be told '%.60s'", state);
 }
 
-void mcd_keeper_beat(const struct mcd_keeper *k)
+/* One notification, with a descriptor or without (-1), without waiting. 0 or a negative errno. */
+static int send_now(const char *text, int fd)
 {
     const char *name = getenv("NOTIFY_SOCKET");
     struct sockaddr_un to = {.sun_family = AF_UNIX};
     size_t n = name == NULL ? 0 : strlen(name);
-    int fd;
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } space;
+    struct iovec iov = {.iov_base = (void *)(uintptr_t)text, .iov_len = strlen(text)};
+    struct msghdr mh = {.msg_name = &to, .msg_iov = &iov, .msg_iovlen = 1};
+    int s, res = 0;
 
-    if (!k->tells || n == 0 || n >= sizeof(to.sun_path))
-        return;
-    fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return;
+    if (n == 0 || n >= sizeof(to.sun_path))
+        return -EINVAL;
+    s = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (s < 0)
+        return -errno;
     memcpy(to.sun_path, name, n);
     if (name[0] == '@')
         to.sun_path[0] = '\0';
-    /* a queue that is full says all, once somebody reads it */
-    (void)!sendto(fd, MCD_KEEPER_BEAT, strlen(MCD_KEEPER_BEAT), MSG_NOSIGNAL,
-                  (const struct sockaddr *)&to,
-                  (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + (name[0] != '@')));
-    close(fd);
+    mh.msg_namelen = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + (name[0] != '@'));
+    if (fd >= 0) {
+        struct cmsghdr *c;
+
+        mh.msg_control = space.bytes;
+        mh.msg_controllen = sizeof(space.bytes);
+        c = CMSG_FIRSTHDR(&mh);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(c), &fd, sizeof(int));
+    }
+    if (sendmsg(s, &mh, MSG_NOSIGNAL) < 0)
+        res = -errno;
+    close(s);
+    return res;
+}
+
+void mcd_keeper_beat(const struct mcd_keeper *k)
+{
+    if (k->tells) /* a queue that is full says all, once somebody reads it */
+        (void)send_now(MCD_KEEPER_BEAT, -1);
 }
 
 void mcd_keeper_store(const struct mcd_keeper *k, const char *name, int fd)
@@ -97,6 +149,28 @@ void mcd_keeper_store(const struct mcd_keeper *k, const char *name, int fd)
     snprintf(text, sizeof(text), "FDSTORE=1\nFDPOLL=0\nFDNAME=%s", name);
     if (sd_pid_notify_with_fds(0, 0, text, &fd, 1) < 0)
         mcd_warning("%s cannot be given into keeping: clients will not survive this agent", name);
+}
+
+int mcd_keeper_add(const struct mcd_keeper *k, const char *name, int fd)
+{
+    char text[128];
+    int res;
+
+    if (!k->keeps)
+        return 0;
+    snprintf(text, sizeof(text), "FDSTORE=1\nFDPOLL=0\nFDNAME=%s", name);
+    res = send_now(text, fd);
+    return res == -ENOBUFS || res == -ENOMEM || res == -EMFILE ? -EAGAIN : res;
+}
+
+void mcd_keeper_remove(const struct mcd_keeper *k, const char *name)
+{
+    char text[128];
+
+    if (!k->keeps)
+        return;
+    snprintf(text, sizeof(text), "FDSTOREREMOVE=1\nFDNAME=%s", name);
+    mcd_keeper_tell(k, text);
 }
 
 bool mcd_keeper_keeps(const struct mcd_keeper *k)

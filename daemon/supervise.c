@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -30,21 +31,18 @@
 #define RESTART_NS (10000 * MS)  /* from SIGTERM to SIGKILL */
 #define OVERSLEPT_NS (1000 * MS) /* beyond the time asked for: this process was not running */
 #define NOTIFICATIONS_A_TURN 64
-#define FDS_MAX 16
+#define FDS_MAX MCD_KEEPER_FDS_MAX
+#define MESSAGE_FDS 16 /* most descriptors of one notification */
+#define LAST_TURNS 64  /* of notifications, for what a dead agent has said */
 #define TEXT_MAX 1024
 #define FIRST_FD 3 /* SD_LISTEN_FDS_START */
-
-struct kept {
-    char name[64];
-    int fd;
-};
 
 struct supervisor {
     const char *path;
     char *const *argv;
     int ready_fd, notify_fd, signal_fd;
     char notify_name[32]; /* "@..." */
-    struct kept kept[FDS_MAX];
+    struct mcd_kept kept[FDS_MAX];
     unsigned nkept;
     pid_t child; /* 0: none at present */
     struct mcd_life life;
@@ -96,13 +94,14 @@ static void set_number(const char *name, uint64_t v)
 /* In the child: descriptors 3, 4, ... are those that are kept. */
 static void pass_fds(const struct supervisor *s)
 {
-    char names[FDS_MAX * sizeof(s->kept[0].name)] = "";
-    int high[FDS_MAX];
+    /* an environment string has at most 128 KiB */
+    static char names[FDS_MAX * sizeof(s->kept[0].name)];
+    static int high[FDS_MAX];
     size_t n = 0;
 
     /* out of the way first: they may lie where others are to go */
     for (unsigned i = 0; i < s->nkept; i++)
-        high[i] = fcntl(s->kept[i].fd, F_DUPFD_CLOEXEC, FIRST_FD + FDS_MAX);
+        high[i] = fcntl(s->kept[i].fd, F_DUPFD_CLOEXEC, FIRST_FD + (int)s->nkept);
     for (unsigned i = 0; i < s->nkept; i++) {
         if (high[i] < 0 || dup2(high[i], FIRST_FD + (int)i) < 0)
             _exit(126);
@@ -228,13 +227,14 @@ static void on_notification(struct supervisor *s, char *text, const int *fds, un
         close(fds[i]);
 }
 
-static void on_notify(struct supervisor *s)
+/* True: there is more. */
+static bool on_notify(struct supervisor *s)
 {
     /* whoever shares the network namespace may send without an end: signals have their turn, too */
     for (int turn = 0; turn < NOTIFICATIONS_A_TURN; turn++) {
         char text[TEXT_MAX + 1];
         union {
-            char bytes[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int) * FDS_MAX)];
+            char bytes[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int) * MESSAGE_FDS)];
             struct cmsghdr align;
         } space;
         struct iovec iov = {.iov_base = text, .iov_len = TEXT_MAX};
@@ -243,12 +243,12 @@ static void on_notify(struct supervisor *s)
                             .msg_control = space.bytes,
                             .msg_controllen = sizeof(space.bytes)};
         ssize_t n = recvmsg(s->notify_fd, &mh, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-        int fds[FDS_MAX];
+        int fds[MESSAGE_FDS];
         unsigned nfds = 0;
         pid_t from = 0;
 
         if (n < 0)
-            return;
+            return false;
         for (struct cmsghdr *c = CMSG_FIRSTHDR(&mh); c != NULL; c = CMSG_NXTHDR(&mh, c)) {
             if (c->cmsg_level != SOL_SOCKET)
                 continue;
@@ -271,6 +271,7 @@ static void on_notify(struct supervisor *s)
         }
         on_notification(s, text, fds, nfds);
     }
+    return true;
 }
 
 /* ---- signals and deaths ----------------------------------------------------------------- */
@@ -298,7 +299,8 @@ static void on_child(struct supervisor *s, int *exit_status, bool *over)
 
     if (!reap(s, &status))
         return;
-    on_notify(s); /* what it said last */
+    for (unsigned i = 0; i < LAST_TURNS && on_notify(s); i++)
+        continue; /* what it said last: extents that it gave into keeping are in there */
     s->life.status = status;
     s->life.lived_ns = now_ns() - s->born;
     v = mcd_supervise_judge(&s->life, s->delay);
@@ -398,6 +400,17 @@ static int on_time(struct supervisor *s)
     return next <= now ? 1 : (int)((next - now) / MS) + 1;
 }
 
+/* What is kept takes descriptors, and as many once more while it is passed on. */
+static void raise_limit(void)
+{
+    struct rlimit r;
+
+    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < r.rlim_max) {
+        r.rlim_cur = r.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &r);
+    }
+}
+
 static int open_all(struct supervisor *s)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
@@ -435,6 +448,7 @@ int mcd_supervise(const char *path, char *const *argv, int ready_fd)
 
     if (ready_fd >= 0)
         fcntl(ready_fd, F_SETFD, FD_CLOEXEC); /* it is told by this process */
+    raise_limit();
     res = open_all(&s);
     if (res != 0) {
         mcd_error("supervisor: cannot start: %s", strerror(-res));
@@ -450,7 +464,7 @@ int mcd_supervise(const char *path, char *const *argv, int ready_fd)
         /* Stopped, or frozen together with the agent, which could not speak meanwhile. */
         if (ms >= 0 && now_ns() - slept > (uint64_t)ms * MS + OVERSLEPT_NS)
             s.heard = now_ns();
-        on_notify(&s);
+        (void)on_notify(&s);
         over = on_signal(&s, &exit_status);
         if (!over)
             on_child(&s, &exit_status, &over);
