@@ -17,9 +17,13 @@
 #include "cluster.h"
 #include "counters.h"
 #include "log.h"
+#include "store.h"
+#include "store_json.h"
 
 #define CONNECTIONS 16
 #define TIMEOUT_S 10 /* a slow reader is cut */
+#define EVENTS_USUAL 1000u
+#define EVENTS_MAX 10000u /* of one answer: the control thread writes it */
 
 struct mcd_admin {
     struct mcd_agent *agent;
@@ -275,6 +279,22 @@ static void tenants(struct mcd_agent *a, struct text *t)
                 mcd_limit_words[i], (unsigned long long)mcs_load_relaxed(&n->refused[i]));
 }
 
+static void objects(struct mcd_agent *a, struct text *t)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&text, &size);
+
+    if (f != NULL) {
+        mcd_store_metrics(a, f);
+        fclose(f);
+    }
+    t->failed |= f == NULL || text == NULL;
+    if (text != NULL)
+        add(t, "%s", text);
+    free(text);
+}
+
 static void metrics(struct mcd_agent *a, struct text *t)
 {
     struct mcd_totals totals;
@@ -319,6 +339,7 @@ static void metrics(struct mcd_agent *a, struct text *t)
     rails(a, t);
     nics(a, t);
     tenants(a, t);
+    objects(a, t);
     gauge(t, "sessions", "Sessions", a->nsessions);
     gauge(t, "sessions_limbo", "Sessions of an earlier agent that are not back yet",
           a->recovery.away + a->recovery.coming);
@@ -338,12 +359,60 @@ static void metrics(struct mcd_agent *a, struct text *t)
           (mcd_now_ns() - a->started_ns) / 1000000000);
 }
 
+/* A number in the URL; false: it is none. */
+static bool argument(struct MHD_Connection *c, const char *name, uint64_t *v)
+{
+    const char *text = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, name);
+    char *end;
+
+    if (text == NULL)
+        return true;
+    if (text[0] < '0' || text[0] > '9')
+        return false;
+    *v = strtoull(text, &end, 10);
+    return *end == '\0';
+}
+
+/* The feed of objects' events, of all tenants. Returns the HTTP status. */
+static unsigned events(struct mcd_agent *a, struct MHD_Connection *c, struct text *t)
+{
+    uint64_t from = 1, limit = EVENTS_USUAL;
+    char *text = NULL;
+    size_t size = 0;
+    FILE *f;
+
+    if (a->config.admin_events == 0) {
+        add(t, "events show the keys of all tenants: [admin] events = on serves them\n");
+        return MHD_HTTP_FORBIDDEN;
+    }
+    if (a->store == NULL) {
+        add(t, "this agent holds no objects: [store] size = 0\n");
+        return MHD_HTTP_NOT_FOUND;
+    }
+    if (!argument(c, "from", &from) || !argument(c, "limit", &limit) || limit == 0 ||
+        limit > EVENTS_MAX) {
+        add(t, "want /events?from=NUMBER&limit=1 to %u\n", EVENTS_MAX);
+        return MHD_HTTP_BAD_REQUEST;
+    }
+    f = open_memstream(&text, &size);
+    if (f != NULL) {
+        mcd_json_events(f, &a->config, a->store->events, a->incarnation, UINT64_MAX, from, limit);
+        fclose(f);
+    }
+    t->failed |= f == NULL || text == NULL;
+    if (text != NULL)
+        add(t, "%s\n", text);
+    free(text);
+    return MHD_HTTP_OK;
+}
+
 static enum MHD_Result answer(void *context, struct MHD_Connection *c, const char *url,
                               const char *method, const char *version, const char *upload,
                               size_t *upload_size, void **state)
 {
     struct mcd_admin *admin = context;
     struct text t = {.room = 16384};
+    const char *type = "text/plain; version=0.0.4";
     unsigned code = MHD_HTTP_OK;
     struct MHD_Response *r;
     enum MHD_Result res;
@@ -366,9 +435,13 @@ static enum MHD_Result answer(void *context, struct MHD_Connection *c, const cha
         /* the control thread is alive, or this would not be answered */
         code = admin->agent->stopping ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_OK;
         add(&t, "%s\n", admin->agent->stopping ? "stopping" : "ok");
+    } else if (strcmp(url, "/events") == 0) {
+        code = events(admin->agent, c, &t);
+        if (code == MHD_HTTP_OK)
+            type = "application/json";
     } else {
         code = MHD_HTTP_NOT_FOUND;
-        add(&t, "try /metrics or /health\n");
+        add(&t, "try /metrics, /health or /events\n");
     }
     if (t.failed) {
         free(t.at);
@@ -379,7 +452,7 @@ static enum MHD_Result answer(void *context, struct MHD_Connection *c, const cha
         free(t.at);
         return MHD_NO;
     }
-    MHD_add_response_header(r, "Content-Type", "text/plain; version=0.0.4");
+    MHD_add_response_header(r, "Content-Type", type);
     res = MHD_queue_response(c, code, r);
     MHD_destroy_response(r);
     return res;

@@ -121,6 +121,18 @@ void mcd_catalog_leader(struct mcd_catalog *c, const char *address, uint64_t tok
     (void)master;
 }
 
+int mcd_catalog_objects(struct mcd_catalog *c, const struct mcs_msg_objects *m, uint64_t tenant,
+                        uint64_t deadline, mcd_catalog_told *told, void *context)
+{
+    (void)c;
+    (void)m;
+    (void)tenant;
+    (void)deadline;
+    (void)told;
+    (void)context;
+    return -ENOTSUP;
+}
+
 void mcd_catalog_get_stats(const struct mcd_catalog *c, struct mcd_catalog_stats *out)
 {
     (void)c;

@@ -12,6 +12,7 @@
 #include <protobuf-c/protobuf-c.h>
 
 #include "engine.h"
+#include "shm/message.h"
 #include "store/object/store.h"
 
 struct mcd_agent;
@@ -97,6 +98,16 @@ void mcd_catalog_leader(struct mcd_catalog *c, const char *address, uint64_t tok
  * returned. */
 void mcd_catalog_answer(struct mcd_catalog *c, const struct mcd_wire_header *h, uint32_t status,
                         const ProtobufCMessage *m);
+
+/*
+ * What the whole cluster is asked for by one session: removals by pattern (StoreRemove), lists, statistics, drains (StoreList),
+ * at the leader. 0: told() is called once, maybe from inside; -ENOTSUP: this host is all there is; -ENOMEM. m stays where it
+ * is until then. deadline: ns of CLOCK_MONOTONIC.
+ */
+typedef void mcd_catalog_told(void *context, enum mcs_status status, uint64_t removed,
+                              const char *json, const char *error);
+int mcd_catalog_objects(struct mcd_catalog *c, const struct mcs_msg_objects *m, uint64_t tenant,
+                        uint64_t deadline, mcd_catalog_told *told, void *context);
 
 struct mcd_catalog_stats {
     char leader[MCS_ADDRESS_MAX]; /* "": none is known */

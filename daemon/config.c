@@ -10,6 +10,7 @@
 
 #include "key.h"
 #include "rule.h"
+#include "store/object/policy.h"
 #include "shm/abi.h"
 #include "shm/inbox.h"
 #include "transports/rdma/gid.h"
@@ -269,6 +270,11 @@ static const struct mcd_key keys[] = {
     {"admin", "mode", CHOICE, K(admin_mode), "best-effort", 0, 0, "best-effort|required|off",
      "word", "when that address is taken: go on with a warning, refuse to start, or never serve",
      false},
+    {"admin", "events", CHOICE, K(admin_events), "off", 0, 0, "off|on", "word",
+     "serve /events there, too: keys of all tenants' objects, for cache-aware routers; whoever "
+     "reaches "
+     "the port reads them",
+     true},
 };
 #define NKEYS (sizeof(keys) / sizeof(keys[0]))
 
@@ -510,6 +516,79 @@ int mcd_config_gid_index(const struct mcd_config *c)
     return *end != '\0' || v > MCT_GID_INDEX_MAX ? -2 : (int)v;
 }
 
+/* "lru, fifo" */
+static void list_policies(char *out, size_t size)
+{
+    size_t n = 0;
+
+    out[0] = '\0';
+    for (unsigned i = 0; mco_policies[i] != NULL && n < size; i++)
+        n += (size_t)snprintf(out + n, size - n, "%s%s", i != 0 ? ", " : "", mco_policies[i]->name);
+}
+
+static int check_store(const struct mcd_config *c, char *error, size_t error_size)
+{
+    char names[128];
+
+    if (c->store_size == 0)
+        return 0;
+    if (mco_policy_find(c->store_policy) == NULL) {
+        list_policies(names, sizeof(names));
+        snprintf(error, error_size, "[store] policy = %s: there is no such, want one of: %s",
+                 c->store_policy, names);
+        return -EINVAL;
+    }
+    if (c->store_high <= c->store_low) {
+        snprintf(error, error_size, "[store] high = %llu: want more than low = %llu",
+                 (unsigned long long)c->store_high, (unsigned long long)c->store_low);
+        return -EINVAL;
+    }
+    if (c->store_extent_size > c->store_size) {
+        snprintf(
+            error, error_size,
+            "[store] extent_size = %llu: larger than [store] size = %llu, make one fit the other",
+            (unsigned long long)c->store_extent_size, (unsigned long long)c->store_size);
+        return -EINVAL;
+    }
+    if (c->store_size / c->store_extent_size > MCD_STORE_EXTENTS_MAX) {
+        snprintf(error, error_size,
+                 "[store] size = %llu: has more than %u extents of extent_size = %llu, want at "
+                 "least %llu",
+                 (unsigned long long)c->store_size, MCD_STORE_EXTENTS_MAX,
+                 (unsigned long long)c->store_extent_size,
+                 (unsigned long long)(c->store_size / MCD_STORE_EXTENTS_MAX));
+        return -EINVAL;
+    }
+    if (!power_of_two(c->store_events)) {
+        snprintf(error, error_size, "[store] events = %llu: want a power of two",
+                 (unsigned long long)c->store_events);
+        return -EINVAL;
+    }
+    if (c->store_away_ms <= c->store_beat_ms) {
+        snprintf(error, error_size, "[store] away_ms = %llu: want more than beat_ms = %llu",
+                 (unsigned long long)c->store_away_ms, (unsigned long long)c->store_beat_ms);
+        return -EINVAL;
+    }
+    if (c->store_gone_ms < c->store_away_ms) {
+        snprintf(error, error_size, "[store] gone_ms = %llu: want at least away_ms = %llu",
+                 (unsigned long long)c->store_gone_ms, (unsigned long long)c->store_away_ms);
+        return -EINVAL;
+    }
+    if (c->store_disk[0] != '\0' && c->store_disk[0] != '/') {
+        snprintf(error, error_size, "[store] disk = %s: want a path that begins with /",
+                 c->store_disk);
+        return -EINVAL;
+    }
+    if (strcmp(c->store_master, "embedded") != 0 && strcmp(c->store_master, "follow") != 0 &&
+        strcmp(c->store_master, "off") != 0 && strchr(c->store_master, ':') == NULL) {
+        snprintf(error, error_size,
+                 "[store] master = %s: want embedded, follow, off or the host:port of an agent",
+                 c->store_master);
+        return -EINVAL;
+    }
+    return 0;
+}
+
 int mcd_config_check(const struct mcd_config *c, char *error, size_t error_size)
 {
     const struct {
@@ -600,6 +679,8 @@ int mcd_config_check(const struct mcd_config *c, char *error, size_t error_size)
             (unsigned long long)c->extent_size, (unsigned long long)c->pool_size);
         return -EINVAL;
     }
+    if (check_store(c, error, error_size) != 0)
+        return -EINVAL;
     return mcd_tenant_rules_check(c, error, error_size);
 }
 

@@ -18,7 +18,8 @@ enum mcd_admin_mode { MCD_ADMIN_BEST_EFFORT, MCD_ADMIN_REQUIRED, MCD_ADMIN_OFF }
 enum mcd_rdma_enable { MCD_RDMA_AUTO, MCD_RDMA_OFF, MCD_RDMA_REQUIRE };
 
 #define MCD_TEXT_MAX 256
-#define MCD_TENANTS_MAX 64u /* sections [tenant:NAME] */
+#define MCD_STORE_EXTENTS_MAX 768u /* each takes descriptors, also of who keeps them */
+#define MCD_TENANTS_MAX 64u        /* sections [tenant:NAME] */
 #define MCD_TENANT_NAME_MAX 32u
 
 /* [tenant:NAME]: who belongs to it and what it may have; rule.c. */
@@ -96,6 +97,7 @@ struct mcd_config {
     uint64_t deadline_ms;
     char listen[MCD_TEXT_MAX];
     uint64_t admin_mode;                                 /* enum mcd_admin_mode */
+    uint64_t admin_events;                               /* 0 off, 1 on */
     struct mcd_tenant_rule tenants[1 + MCD_TENANTS_MAX]; /* [tenant], then the others in order */
     uint64_t ntenants;                                   /* of the others */
 };

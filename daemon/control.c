@@ -25,6 +25,7 @@
 #include "mooncake.h"
 #include "rdma.h"
 #include "reload.h"
+#include "store.h"
 #include "shm/region.h"
 #include "shm/failpoint.h"
 
@@ -298,6 +299,8 @@ int mcd_control_init(struct mcd_agent *a, char *error, size_t error_size)
         res = mcd_rdma_watch(a);
     if (res == 0)
         res = mcd_cluster_create(a, error, error_size);
+    if (res == 0)
+        res = mcd_store_begin(a, error, error_size);
     if (res == 0) {
         mcd_recovery_begin(a);
         return open_socket(a, error, error_size);
@@ -522,6 +525,10 @@ void mcd_control_run(struct mcd_agent *a)
                 mcd_session_end(s, NULL);
         }
         timeout = poll_sessions(a);
+        if (a->stopping && a->sessions == NULL)
+            mcd_store_stop(a);
+        else if (mcd_store_poll(a))
+            timeout = 1;
         next = mcd_alarms_run(a, mcd_now_ns());
         if (next / 1000000 < (uint64_t)timeout)
             timeout = (int)(next / 1000000) + 1;
@@ -537,6 +544,8 @@ void mcd_control_run(struct mcd_agent *a)
     MCS_FAILPOINT(stop_quiet);
     mcd_mooncake_destroy(a->mooncake);
     a->mooncake = NULL;
+    mcd_store_stop(a);
+    mcd_store_end(a);
     mcd_cluster_destroy(a);
     MCS_FAILPOINT(stop_peers);
 }
@@ -545,6 +554,7 @@ void mcd_control_fini(struct mcd_agent *a)
 {
     mcd_alarm_clear(a, &a->pulse);
     mcd_mooncake_destroy(a->mooncake);
+    mcd_store_end(a);
     mcd_cluster_destroy(a); /* the start has failed */
     mcd_resolvers_destroy(a);
     if (a->admin != NULL)

@@ -76,8 +76,14 @@ static void note_places(struct mcd_pool *p)
     mcd_ledger_head(p->ledger)->next_extent = p->next_id;
 }
 
+static struct mcd_pool *places_of(struct mcd_pool *p)
+{
+    return p->places != NULL ? p->places : p;
+}
+
 void mcd_pool_skip(struct mcd_pool *p, uint64_t address)
 {
+    p = places_of(p);
     if (address > p->next_address)
         p->next_address = (address + ADDRESS_STEP - 1) & ~(ADDRESS_STEP - 1);
     note_places(p);
@@ -87,8 +93,10 @@ void mcd_pool_skip(struct mcd_pool *p, uint64_t address)
  * 64 TiB of extents, so it never wraps: the caller then maps anywhere. */
 static uint64_t take_address(struct mcd_pool *p, uint64_t size)
 {
-    uint64_t at = p->next_address;
+    uint64_t at;
 
+    p = places_of(p);
+    at = p->next_address;
     p->next_address += (size + ADDRESS_STEP - 1) & ~(ADDRESS_STEP - 1);
     note_places(p);
     return at;
@@ -159,7 +167,7 @@ static struct mcd_extent *extent_new(struct mcd_pool *p, int fd, void *map, uint
     e->map = map;
     e->size = size;
     e->address = address;
-    e->id = p->next_id++;
+    e->id = places_of(p)->next_id++;
     e->fd = fd;
     e->refs = 1;
     e->guard = MCS_FAIL(extent_guard);
@@ -174,7 +182,7 @@ static struct mcd_extent *extent_new(struct mcd_pool *p, int fd, void *map, uint
         e->next->prev = e;
     p->extents = e;
     p->count++;
-    note_places(p);
+    note_places(places_of(p));
     return e;
 }
 

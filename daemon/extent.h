@@ -54,6 +54,8 @@ struct mcd_extent {
 /* All extents of the agent and the accounting of the pool. Control thread only. */
 struct mcd_pool {
     const struct mcd_config *config;
+    struct mcd_pool
+        *places; /* whose addresses and ids it takes, so that none is given twice; NULL: its own */
     struct mcd_ledger *ledger; /* NULL: none is kept */
     struct mcd_extent *extents;
     uint64_t used; /* bytes of all extents, also of those that may come back */

@@ -21,6 +21,7 @@
 #include "handlers.h"
 #include "log.h"
 #include "quiet.h"
+#include "store.h"
 #include "shm/region.h"
 #include "userns.h"
 #include "version.h"
@@ -97,7 +98,8 @@ bool mcd_good_name(const char *name)
 uint64_t mcd_features(const struct mcd_agent *a)
 {
     return (a->config.idle == MCD_IDLE_BUSY ? MCS_FEATURE_NEVER_SLEEPS : 0) |
-           (a->recovery.ledger != NULL ? MCS_FEATURE_KEPT : 0);
+           (a->recovery.ledger != NULL ? MCS_FEATURE_KEPT : 0) |
+           (a->store != NULL ? MCS_FEATURE_OBJECTS : 0);
 }
 
 /* Before the client hears of the session: a later agent must know what it may come back with. */
@@ -191,6 +193,8 @@ static void greet(struct mcd_session *s)
 
     if (res == 0 && s->ending)
         return; /* it went meanwhile: its end takes the region, and no later agent is to wait for it */
+    if (res == 0)
+        res = mcd_store_session_new(s);
     if (res == 0)
         res = record_session(s);
     if (res != 0) {
@@ -750,6 +754,15 @@ void mcd_session_handle(struct mcd_session *s, struct mcs_msg *m, int *fds, unsi
             break;
         case MCS_MSG_TRACE:
             mcd_on_trace(s, m);
+            break;
+        case MCS_MSG_OBJECT_MAP:
+            mcd_on_object_map(s, m);
+            break;
+        case MCS_MSG_OBJECT_UNMAP:
+            mcd_on_object_unmap(s, m);
+            break;
+        case MCS_MSG_OBJECTS:
+            mcd_on_objects(s, m);
             break;
         default:
             break; /* mcs_msg_request_size() knows no other */

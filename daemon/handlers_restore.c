@@ -18,6 +18,7 @@
 #include "fault.h"
 #include "handlers.h"
 #include "log.h"
+#include "store.h"
 #include "shm/region.h"
 #include "shm/failpoint.h"
 
@@ -145,6 +146,8 @@ void mcd_on_restore(struct mcd_session *t, struct mcs_msg *m, int *fds, unsigned
     }
     *nfds = 0; /* the session's now */
     s->doorbell = doorbell;
+    if (mcd_store_session_new(s) != 0) /* then it holds nothing in place: LIMIT */
+        mcd_log_limited(MCD_LOG_WARNING, "session %u: no memory for its holds of objects", s->id);
     mcd_limbo_arrive(s);
     mcd_session_move(s, t);
     if (!s->ending)

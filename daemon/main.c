@@ -17,6 +17,7 @@
 #include "log.h"
 #include "mooncake.h"
 #include "rdma.h"
+#include "store.h"
 #include "supervise.h"
 #include "version.h"
 #include "shm/failpoint.h"
@@ -228,6 +229,7 @@ static int create_engines(struct mcd_agent *a, const int *cores, unsigned n)
             .nnets = a->network ? all : 0,
             .network = a->network,
             .rdma = a->rdma,
+            .store = a->store,
             .checksum = a->config.tcp_checksum == 0,
             .zero_copy_min = a->config.zero_copy_min != 0 ? a->config.zero_copy_min : UINT64_MAX,
         };
@@ -365,6 +367,8 @@ static int serve(struct mcd_agent *a)
     a->network =
         strcmp(a->config.peer_listen, "off") != 0 || strcmp(a->config.mooncake_listen, "off") != 0;
     res = mcd_rdma_create(a, error, sizeof(error));
+    if (res == 0)
+        res = mcd_store_create(a, error, sizeof(error));
     if (res != 0)
         goto error_engines;
     res = create_engines(a, cores, ncores);
@@ -412,6 +416,7 @@ error_engines:
     mcd_eal_fini();
     for (unsigned i = 0; i < a->nengines; i++)
         mcd_engine_destroy(a->engines[i]);
+    mcd_store_destroy(a);
     mcd_rdma_destroy(a);
 error_event:
     close(a->event_fd);

@@ -9,6 +9,7 @@
 #include "counters.h"
 #include "mooncake.h"
 #include "query_rdma.h"
+#include "store.h"
 #include "version.h"
 
 static void add_u64(cJSON *o, const char *key, uint64_t v)
@@ -370,9 +371,12 @@ static void peers(struct mcd_agent *a, cJSON *root)
 
 char *mcd_query_json(struct mcd_agent *a, const struct mcd_session *asker, uint32_t what)
 {
-    cJSON *root = cJSON_CreateObject();
+    cJSON *root;
     char *text = NULL;
 
+    if (what == MCS_QUERY_STORE)
+        return mcd_query_store(a, asker);
+    root = cJSON_CreateObject();
     switch (what) {
     case MCS_QUERY_STATUS:
         status(a, root);

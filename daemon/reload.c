@@ -7,6 +7,7 @@
 
 #include "agent.h"
 #include "log.h"
+#include "store.h"
 
 struct told {
     cJSON *changed, *waiting;
@@ -73,6 +74,7 @@ int mcd_reload(struct mcd_agent *a, const char *by, struct cJSON **out, char *er
     n = mcd_config_adopt(&a->config, &fresh, tell, &told);
     mcd_log_set_level((int)c->log_level);
     mcd_tenants_adopt(&a->tenants, c);
+    mcd_store_adopt(a);
     for (unsigned i = 0; i < a->nengines; i++)
         mcd_engine_tune(a->engines[i], c->deadline_ms * 1000, c->spin_us, c->slice, c->stream_min);
     log_it(by, n, &told);

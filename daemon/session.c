@@ -16,6 +16,7 @@
 #include "fault.h"
 #include "log.h"
 #include "quiet.h"
+#include "store.h"
 #include "shm/failpoint.h"
 #include "tenant.h"
 #include "userns.h"
@@ -599,6 +600,7 @@ static bool poll_ending(struct mcd_session *s)
         if (queues_left(s))
             return true;
         MCS_FAILPOINT(session_fading);
+        mcd_store_session_gone(s);
         /* The other end sees the hang-up only now: its tasks are quiet. */
         if (s->socket >= 0)
             shutdown(s->socket, SHUT_RDWR);

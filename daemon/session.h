@@ -19,7 +19,9 @@ struct mcm_record;
 struct mcd_ledger_session;
 struct mcd_holds;
 struct mcd_limbo;
+struct mcd_listing;
 struct mcd_mooncake_opening;
+struct mcd_object_map;
 struct mcd_opening;
 struct mcd_quieting;
 struct mcd_registration;
@@ -76,6 +78,7 @@ struct mcd_operation {
     char text[232];
     uint64_t began;              /* ns */
     struct mcd_pinging *pinging; /* handlers_peer.c */
+    struct mcd_listing *listing; /* store_list.c */
     struct mcd_queue *queue;
     struct mcd_command command;
     struct mcd_job job;
@@ -122,6 +125,8 @@ struct mcd_session {
     struct mcd_queue *queues;
     uint32_t nqueues, next_queue, nextents, nallocs, nopens, ngrants, next_grant;
     struct mcd_grant *grants;
+    struct mcd_object_map *object_maps; /* of the store's extents */
+    uint32_t nobject_maps;
     uint64_t memory;                 /* bytes of its extents and mappings */
     uint64_t requests;               /* control messages */
     struct mcs_stats_session *stats; /* in the stats file; NULL: none */

@@ -20,9 +20,6 @@ struct mcd_agent;
 struct mcd_catalog;
 struct mcd_session;
 
-#define MCD_KEEPER_TABLE "mcshm-objects"
-#define MCD_KEEPER_EXTENT "mcshm-object-" /* and the extent's id */
-
 struct mcd_store {
     struct mcd_agent *agent;
     struct mco_store *objects; /* any thread */
@@ -39,14 +36,22 @@ struct mcd_store {
 
 enum mcd_store_verify { MCD_VERIFY_REMOTE, MCD_VERIFY_ALWAYS, MCD_VERIFY_NEVER };
 
-/* At the start, after the keeper has given what it kept and before sessions exist; with [store] size = 0 a->store stays NULL.
- * On failure one sentence. */
+/* At the start, after the keeper has given what it kept and before engines and sessions exist: the objects are there again. With
+ * [store] size = 0 a->store stays NULL. On failure one sentence. */
 int mcd_store_create(struct mcd_agent *a, char *error, size_t error_size);
+/* The control thread has its workers, the cluster is there: catalog, upkeep. */
+int mcd_store_begin(struct mcd_agent *a, char *error, size_t error_size);
+/* The agent stops and no session is left: RDMA devices let go, the catalog asks nobody any more. */
+void mcd_store_stop(struct mcd_agent *a);
+/* What needs the control thread goes; may be called twice. */
+void mcd_store_end(struct mcd_agent *a);
 /* Engines are gone. */
 void mcd_store_destroy(struct mcd_agent *a);
-/* The clock and events of the worker: upkeep. True: soon again. */
+/* Each round of the loop: what the core asks for, the catalog. True: soon again. */
 bool mcd_store_poll(struct mcd_agent *a);
-/* A session ends, engines have let go of it: its mappings go. Sessions of an earlier life: see mco_unguard(). */
+/* A session begins, or is back: it may hold objects in place. 0 or -ENOMEM. */
+int mcd_store_session_new(struct mcd_session *s);
+/* A session ends, engines have let go of it: its holds and mappings go. Sessions of an earlier life: see mco_unguard(). */
 void mcd_store_session_gone(struct mcd_session *s);
 /* Limits may have changed. */
 void mcd_store_adopt(struct mcd_agent *a);

@@ -12,6 +12,7 @@
  *           loss    the same, one connection lost on the way, at either agent
  *           restart the mix, under mcshmd --supervise
  *           resume  an agent that dies under it, and the next one
+ *           store   objects put, read and removed, under mcshmd --supervise
  *           rdma    two agents over RDMA rails (tests/rdma)
  *           meta    a name in the cluster's metadata, published and withdrawn
  *           disk    objects that go to disk and come back
@@ -186,6 +187,22 @@
     X(restore_left, agent, resume, 0, "what did not come back is given up")                        \
     X(resume_given, agent, resume, 0, "a queue is given to its engine")                            \
     X(resume_done, agent, resume, 0, "engines have all queues, the client does not know")          \
+    /* ---- agent: objects ---- */                                                                 \
+    X(store_create, agent, start, 1, "the object store is about to be made")                       \
+    X(store_begin, agent, start, 1, "its control thread's part is about to be made")               \
+    X(store_table_kept, agent, start, 0, "its table is kept, nothing is in it")                    \
+    X(store_recovered, agent, start, 0, "objects of an earlier life are there again")              \
+    X(store_extent_made, agent, store, 0, "an extent of objects is made, and not kept")            \
+    X(store_extent_kept, agent, store, 0, "it is kept, the table does not know it")                \
+    X(store_extent_add, agent, store, 1, "it is about to be entered into the table")               \
+    X(store_extent_added, agent, store, 0, "objects may lie in it")                                \
+    X(store_extent_removed, agent, store, 0, "it is out of the table, and still kept")             \
+    X(store_extent_back, agent, store, 1, "one of an earlier life is about to be mapped")          \
+    X(store_unguard, agent, store, 0, "no session of an earlier life is left")                     \
+    X(object_map_open, agent, store, 1, "an extent is about to be given to a client")              \
+    X(object_mapped, agent, store, 0, "it is counted, the client does not have it")                \
+    X(object_unmapped, agent, store, 0, "a client has given it back, and is not told")             \
+    X(store_list, agent, store, 1, "objects are about to be listed or removed by pattern")         \
     /* ---- library: a later agent ---- */                                                         \
     X(agent_lost, library, resume, 0, "the agent is gone")                                         \
     X(restore_send, library, resume, 1, "connected to a later one, nothing said")                  \
