@@ -16,6 +16,7 @@
  *           rdma    two agents over RDMA rails (tests/rdma)
  *           meta    a name in the cluster's metadata, published and withdrawn
  *           disk    objects that go to disk and come back
+ *           objects objects put, found, removed
  * fails   1: MCS_FAIL(), the call site takes an errno
  */
 #ifndef MCS_FAILPOINT_LIST_H
@@ -218,6 +219,15 @@
     X(pair_made, agent, rdma, 1, "one that a peer asks for is made, it does not receive yet")      \
     X(pair_ready, agent, rdma, 0, "it receives, the peer does not know")                           \
     X(pair_connected, agent, rdma, 1, "both ends can send, no engine has it here")                 \
+    /* ---- agent: its objects; passed by a load of their own ---- */                              \
+    X(objects_grow, agent, objects, 1, "the table of objects is about to grow")                    \
+    X(object_filled, agent, objects, 0, "an object's record is filled, and not valid yet")         \
+    X(object_valid, agent, objects, 0, "it is valid, its writer does not know")                    \
+    X(object_invalid, agent, objects, 0, "a record is not valid any more, its space is not free")  \
+    X(object_seal, agent, objects, 0, "an object is about to be sealed")                           \
+    X(object_sealed, agent, objects, 0, "it is sealed, nobody was told")                           \
+    X(object_extent_added, agent, objects, 0, "an extent of objects is in the table")              \
+    X(object_extent_gone, agent, objects, 0, "it is out of the table, and still there")            \
     /* ---- agent: metadata ---- */                                                                \
     X(lease_granted, agent, meta, 1, "a lease is answered, and not noted")                         \
     X(lease_renewed, agent, meta, 1, "a lease's renewal is answered")                              \

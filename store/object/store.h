@@ -16,7 +16,8 @@
  *
  * Threads: every call may be made by any thread, engines included: none waits for anything but
  * spin locks that are held for a bounded, short time.  Callbacks are called without locks, by
- * whichever thread is inside a call; they must not call back into the store, nor wait.
+ * whichever thread is inside a call; they must not call back into the store, nor wait. event() alone is called
+ * under a lock, which keeps events in order: it takes its copy and calls nothing.
  * Times are ns of CLOCK_MONOTONIC, given by the caller.
  */
 #ifndef MCO_STORE_H
@@ -249,7 +250,7 @@ struct mco_stats {
     /* counters */
     uint64_t puts, put_bytes, put_exists, replaced, aborted;
     uint64_t lookups, hits, misses, hit_bytes, disk_hits;
-    uint64_t evictions, evicted_bytes, offloads, offload_bytes, fetches, fetch_bytes;
+    uint64_t evictions, evicted_bytes, offload_refused, offloads, offload_bytes, fetches, fetch_bytes;
     uint64_t removed, damaged, no_space, busy;
 };
 void mco_get_stats(struct mco_store *s, struct mco_stats *out);

@@ -1,0 +1,626 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Making room.  In this order: an extent more, while the owner's limit allows; what the arena's policy names, where a hole of the
+ * size wanted comes of it; an extent of those who have more than their share, emptied.  With a disk objects go there first.
+ * Under the store's lock; work is bounded.
+ */
+#include <string.h>
+
+#include "internal.h"
+
+#define CANDIDATES 4096u /* of the policy, that one call looks at */
+#define CHOICES 8u       /* of them, that might go: the cheapest one does */
+#define STEPS 2048u      /* ranges in one hole to be */
+#define ALL_STEPS 16384u /* in all that one call looks at */
+#define DRAIN_STEP 64u   /* objects taken out of an extent at a time */
+#define DRAIN_LOOKS 16384u
+#define DRAIN_NS UINT64_C(2000000000)
+#define STARVING_NS UINT64_C(1000000000)
+#define SOME 256u /* objects that upkeep looks at in a call */
+
+/* ---- may it go? -------------------------------------------------------------------------------- */
+
+static bool may_go_locked(const struct mco_record *r, uint64_t now, bool soft)
+{
+    return (r->state == MCO_MEMORY || r->state == MCO_BOTH) && (r->flags & MCO_HARD) == 0 &&
+           r->pins == 0 && r->lease_until <= now && (r->marks & MCO_GUARDED) == 0 &&
+           (soft || r->soft_pin <= now >> MCO_SOFT_SHIFT);
+}
+
+static bool may_go_alone(struct mco_store *s, uint32_t n, uint64_t now, bool soft)
+{
+    struct mco_shard *sh = mco_shard_of(s, s->entries[n].hash);
+    bool may;
+
+    mco_lock(&sh->lock);
+    may = may_go_locked(mco_record_at(s, n), now, soft);
+    mco_unlock(&sh->lock);
+    return may;
+}
+
+/* With all of its group. */
+static bool may_go(struct mco_store *s, uint32_t n, uint64_t now, bool soft)
+{
+    const struct mco_group *g;
+
+    if (!may_go_alone(s, n, now, soft))
+        return false;
+    g = mco_group_of(s, mco_record_at(s, n));
+    for (uint32_t i = 0; g != NULL && i < g->count; i++)
+        if (!may_go_alone(s, g->members[i], now, soft))
+            return false;
+    return true;
+}
+
+/* Tasks of engines hold it, or the disk: it will be let go of soon. */
+static bool is_held_shortly(struct mco_store *s, uint32_t n)
+{
+    struct mco_shard *sh = mco_shard_of(s, s->entries[n].hash);
+    const struct mco_record *r = mco_record_at(s, n);
+    bool held;
+
+    mco_lock(&sh->lock);
+    held = r->pins > r->in_place;
+    mco_unlock(&sh->lock);
+    return held;
+}
+
+/* ---- it goes ------------------------------------------------------------------------------------ */
+
+/* False: somebody has just found it. */
+static bool evict_alone(struct mco_store *s, uint32_t n, uint64_t now, bool soft, bool drop,
+                        struct mco_after *after)
+{
+    struct mco_shard *sh = mco_shard_of(s, s->entries[n].hash);
+    struct mco_record *r = mco_record_at(s, n);
+    bool to_disk = false, may;
+
+    mco_lock(&sh->lock);
+    may = may_go_locked(r, now, soft) && (r->place == MCO_NO_PLACE || after->places < MCO_PLACES);
+    if (may) {
+        to_disk = r->state == MCO_BOTH && !drop;
+        r->state = to_disk ? MCO_DISK : MCO_LEAVING;
+    }
+    mco_unlock(&sh->lock);
+    if (!may)
+        return false;
+    mco_unorder(s, n, true);
+    mco_group_remove(s, n);
+    mco_counted(s, n, false);
+    s->stats.evictions++;
+    s->stats.evicted_bytes += r->size;
+    mco_tell(s, n, to_disk ? MCO_TO_DISK : MCO_EVICTED);
+    if (to_disk) {
+        mco_record_invalid(s, n); /* from now on it is the disk that a later life has it from */
+        mco_space_give(s, n, after);
+        mco_disk_ring(s, n, true);
+    } else {
+        mco_free(s, n, after);
+    }
+    return true;
+}
+
+bool mco_evict_one(struct mco_store *s, uint32_t n, uint64_t now, bool drop,
+                   struct mco_after *after)
+{
+    return evict_alone(s, n, now, true, drop, after);
+}
+
+static bool wants_disk(const struct mco_store *s, uint32_t n)
+{
+    const struct mco_record *r = mco_record_at(s, n);
+
+    return s->o.tier != NULL && r->state == MCO_MEMORY && r->node != MCO_NONE;
+}
+
+enum gone { STAYS, GONE, ON_ITS_WAY };
+
+/* With all of its group, that is known to be able to go. */
+static enum gone evict(struct mco_store *s, uint32_t n, uint64_t now, bool soft, bool drop,
+                       struct mco_after *after)
+{
+    struct mco_group *g = mco_group_of(s, mco_record_at(s, n));
+    uint32_t one = n, count = g != NULL ? g->count : 1;
+    const uint32_t *members = g != NULL ? g->members : &one;
+    enum gone res = GONE;
+
+    for (uint32_t i = 0; !drop && i < count; i++)
+        if (wants_disk(s, members[i]))
+            res = mco_offload(s, members[i], !after->background, after) || res == ON_ITS_WAY
+                      ? ON_ITS_WAY
+                      : STAYS;
+    if (res != GONE)
+        return res;
+    /* each one that goes leaves the group, whose last member takes its place */
+    for (uint32_t i = count; i-- > 0;) {
+        uint32_t m = g != NULL ? g->members[i] : n;
+
+        if (count == 1 || i == 0)
+            g = NULL; /* gone with its last member */
+        if (!evict_alone(s, m, now, soft, drop, after))
+            return STAYS;
+    }
+    return GONE;
+}
+
+/* ---- a hole ---------------------------------------------------------------------------------------- */
+
+struct hole {
+    uint32_t from, to; /* nodes */
+    uint64_t bytes;    /* of objects in it */
+    uint32_t objects;
+    bool good;
+};
+
+/* Units that an aligned object would have in [from, to]. */
+static uint64_t room_in(const struct mco_store *s, uint32_t from, uint32_t to, uint64_t size)
+{
+    uint32_t align = size < MCO_LARGE ? 1 : MCO_PAGE / MCO_UNIT;
+    uint64_t at = s->nodes[from].offset, end = (uint64_t)s->nodes[to].offset + s->nodes[to].size;
+
+    at = (at + align - 1) & ~(uint64_t)(align - 1);
+    return at < end ? (end - at) * MCO_UNIT : 0;
+}
+
+/* What it costs to have this neighbour, too: UINT64_MAX: it stays. */
+static uint64_t cost_of(struct mco_store *s, uint32_t node, uint64_t now, bool soft)
+{
+    uint32_t n;
+
+    if (node == MCO_NONE)
+        return UINT64_MAX;
+    n = s->nodes[node].object;
+    if (n == MCO_NONE)
+        return 0;
+    if ((mco_record_at(s, n)->flags & MCO_GROUPED) != 0 || !may_go_alone(s, n, now, soft))
+        return UINT64_MAX;
+    return (uint64_t)s->nodes[node].size * MCO_UNIT;
+}
+
+/* The hole that begins as object n's range and grows to its cheaper side until `need` fits. */
+static struct hole hole_at(struct mco_store *s, uint32_t n, uint64_t need, uint64_t now, bool soft,
+                           unsigned *steps)
+{
+    uint32_t node = mco_record_at(s, n)->node;
+    struct hole h = {node, node, (uint64_t)s->nodes[node].size * MCO_UNIT, 1, false};
+
+    for (unsigned step = 0; step<STEPS && * steps> 0; step++, (*steps)--) {
+        uint64_t left, right, cost;
+
+        if (room_in(s, h.from, h.to, need) >= mco_rounded(need)) {
+            h.good = true;
+            break;
+        }
+        left = cost_of(s, s->nodes[h.from].left, now, soft);
+        right = cost_of(s, s->nodes[h.to].right, now, soft);
+        cost = left < right ? left : right;
+        if (cost == UINT64_MAX)
+            break;
+        if (left < right)
+            h.from = s->nodes[h.from].left;
+        else
+            h.to = s->nodes[h.to].right;
+        h.bytes += cost;
+        h.objects += cost != 0;
+    }
+    return h;
+}
+
+/* Empties it. Ranges that merge on the way change their node, so objects are noted first. */
+static enum gone dig(struct mco_store *s, const struct hole *h, uint64_t now, bool soft,
+                     struct mco_after *after)
+{
+    uint32_t objects[STEPS + 1], count = 0;
+    enum gone res = GONE;
+
+    for (uint32_t node = h->from; count <= STEPS; node = s->nodes[node].right) {
+        if (s->nodes[node].object != MCO_NONE)
+            objects[count++] = s->nodes[node].object;
+        if (node == h->to)
+            break;
+    }
+    for (uint32_t i = 0; i < count && res != STAYS; i++) {
+        enum gone one = evict(s, objects[i], now, soft, false, after);
+
+        if (one != GONE)
+            res = one;
+    }
+    return res;
+}
+
+/* Finds who is to go for `need` bytes in one piece, and lets them go. *held: some are held, but not for long. */
+static enum gone make_hole(struct mco_store *s, struct mco_arena *a, uint64_t need, uint64_t now,
+                           bool soft, bool *held, struct mco_after *after)
+{
+    struct mco_policy_entry *e = NULL;
+    struct hole best = {.bytes = UINT64_MAX};
+    unsigned looks = 0, choices = 0, steps = ALL_STEPS;
+    uint32_t best_copies = 0;
+
+    while (choices < CHOICES && looks++ < CANDIDATES && steps > 0 &&
+           (e = a->ops->next(a->policy, e)) != NULL) {
+        uint32_t n = mco_entry_number(s, e), copies;
+        struct hole h;
+
+        if (mco_record_at(s, n)->node == MCO_NONE)
+            continue; /* an empty one */
+        if (s->spaces[s->nodes[mco_record_at(s, n)->node].space].drains)
+            continue;
+        if (!may_go(s, n, now, soft)) {
+            *held = *held || is_held_shortly(s, n);
+            continue;
+        }
+        h = hole_at(s, n, need, now, soft, &steps);
+        if (!h.good)
+            continue;
+        choices++;
+        copies = mco_record_at(s, n)->copies;
+        /* of those that stand next to each other, one that others have, too, goes before the last one of its kind */
+        if (h.objects == 1 && best.objects != 1) {
+            best = h;
+            best_copies = copies;
+            if (copies > 1 || !mcs_load_relaxed(&s->replicas))
+                break;
+        } else if (h.objects == 1 && copies > 1 && best_copies == 1) {
+            best = h;
+            break;
+        } else if (h.objects > 1 && h.bytes < best.bytes) {
+            best = h;
+            best_copies = copies;
+        }
+        if (h.objects > 1 && h.bytes <= 2 * mco_rounded(need))
+            break;
+    }
+    if (looks >= CANDIDATES)
+        *held = true; /* there may be more */
+    return best.good ? dig(s, &best, now, soft, after) : STAYS;
+}
+
+/* Lets so many bytes go, wherever they are. Returns how many went. */
+static uint64_t make_bytes(struct mco_store *s, struct mco_arena *a, uint64_t bytes, unsigned most,
+                           uint64_t now, bool soft, bool drop, bool *on_way,
+                           struct mco_after *after)
+{
+    struct mco_policy_entry *e = a->policy == NULL ? NULL : a->ops->next(a->policy, NULL);
+    uint64_t freed = 0;
+    unsigned looks = 0;
+
+    while (e != NULL && freed < bytes && looks++ < CANDIDATES && most > 0) {
+        struct mco_policy_entry *next = a->ops->next(a->policy, e);
+        uint32_t n = mco_entry_number(s, e);
+        uint64_t before = s->stats.used;
+
+        if (may_go(s, n, now, soft)) {
+            bool grouped = (mco_record_at(s, n)->flags & MCO_GROUPED) != 0;
+            enum gone gone = evict(s, n, now, soft, drop, after);
+
+            *on_way = *on_way || gone == ON_ITS_WAY;
+            freed += before - s->stats.used;
+            most--;
+            if (grouped) /* the next one may be gone with it */
+                next = a->ops->next(a->policy, NULL);
+            if (gone == ON_ITS_WAY && after->offloads == MCO_OFFLOADS)
+                break;
+        }
+        e = next;
+    }
+    return freed;
+}
+
+/* ---- extents of others ------------------------------------------------------------------------------- */
+
+static void drain_more(struct mco_store *s, uint64_t now, struct mco_after *after)
+{
+    uint32_t objects[DRAIN_STEP], count = 0;
+    struct mco_space *sp;
+
+    if (s->drains == MCO_NONE)
+        return;
+    sp = &s->spaces[s->drains];
+    if (sp->count != 0 && now > s->drain_until) {
+        s->drains = MCO_NONE; /* somebody stays in it */
+        mco_space_drain(s, sp, false);
+        return;
+    }
+    for (uint32_t node = sp->first; node != MCO_NONE && count < DRAIN_STEP;
+         node = s->nodes[node].right)
+        if (s->nodes[node].object != MCO_NONE && may_go(s, s->nodes[node].object, now, true))
+            objects[count++] = s->nodes[node].object;
+    for (uint32_t i = 0; i < count && after->places < MCO_PLACES; i++)
+        if (mco_record_at(s, objects[i])->node != MCO_NONE && may_go(s, objects[i], now, true))
+            (void)evict(s, objects[i], now, true, false, after);
+    if (s->drains != MCO_NONE && sp->count == 0)
+        mco_extent_empty(s, sp, after);
+}
+
+/* Could all of it go, now or soon? */
+static bool can_drain(struct mco_store *s, const struct mco_space *sp, uint64_t now,
+                      unsigned *looks)
+{
+    for (uint32_t node = sp->first; node != MCO_NONE; node = s->nodes[node].right) {
+        uint32_t n = s->nodes[node].object;
+
+        if (++*looks > DRAIN_LOOKS)
+            return false;
+        if (n != MCO_NONE && !may_go(s, n, now, true) && !is_held_shortly(s, n))
+            return false;
+    }
+    return true;
+}
+
+static uint64_t extents_of(const struct mco_tenant *t)
+{
+    return t->arenas[0].bytes + t->arenas[1].bytes;
+}
+
+/* The arena that gives an extent to `a`: of its own tenant, or of the tenant that has most beyond its share. */
+static struct mco_arena *giver(struct mco_store *s, const struct mco_arena *a)
+{
+    struct mco_arena *other = &a->tenant->arenas[!a->open];
+    uint64_t share, most, have = 0;
+    uint32_t active = 0;
+
+    for (uint32_t i = 0; i < s->tenants_size; i++)
+        active +=
+            s->tenants[i] != NULL && (s->tenants[i] == a->tenant || extents_of(s->tenants[i]) != 0);
+    share = s->o.size / (active == 0 ? 1 : active);
+    most = share;
+    for (uint32_t i = 0; i < s->tenants_size && extents_of(a->tenant) < share; i++) {
+        struct mco_tenant *t = s->tenants[i];
+
+        have = t == NULL || t == a->tenant ? 0 : extents_of(t);
+        if (have != 0 && t->limit != 0 && have > t->limit + s->o.extent_size)
+            have = UINT64_MAX; /* its limit has come down */
+        if (have > most) {
+            most = have;
+            other = &t->arenas[t->arenas[1].bytes > t->arenas[0].bytes];
+        }
+    }
+    return other->spaces != 0 ? other : NULL;
+}
+
+/* Begins to empty an extent for `a`. False: none can be. */
+static bool drain_one(struct mco_store *s, struct mco_arena *a, bool own, uint64_t now,
+                      struct mco_after *after)
+{
+    struct mco_arena *from = own ? a : giver(s, a);
+    struct mco_policy_entry *e = NULL;
+    struct mco_space *sp = NULL;
+    unsigned looks = 0;
+
+    if (s->drains != MCO_NONE || s->o.idle == NULL)
+        return s->drains != MCO_NONE;
+    if (from == NULL || from->policy == NULL)
+        return false;
+    for (uint32_t i = from->first; i != MCO_NONE && sp == NULL; i = s->spaces[i].next)
+        if (s->spaces[i].count == 0 && !s->spaces[i].idle && s->spaces[i].there)
+            sp = &s->spaces[i];
+    while (sp == NULL && looks < DRAIN_LOOKS && (e = from->ops->next(from->policy, e)) != NULL) {
+        const struct mco_record *r = mco_record_at(s, mco_entry_number(s, e));
+
+        looks++;
+        if (r->node != MCO_NONE && can_drain(s, mco_space_of(s, r), now, &looks))
+            sp = mco_space_of(s, r);
+    }
+    if (sp == NULL)
+        return false;
+    mco_space_drain(s, sp, true);
+    s->drains = (uint32_t)(sp - s->spaces);
+    s->drain_until = now + DRAIN_NS;
+    drain_more(s, now, after);
+    return true;
+}
+
+/* ---- room ----------------------------------------------------------------------------------------------- */
+
+/* Asks the owner for an extent if there may be one more. True: one is on its way. */
+static bool want_more(struct mco_store *s, struct mco_arena *a, uint64_t need, uint64_t now,
+                      struct mco_after *after)
+{
+    uint64_t taken = s->extent_bytes + s->wanted_bytes;
+    uint64_t room = s->o.size > taken ? s->o.size - taken : 0;
+    uint64_t size = s->o.extent_size > need ? s->o.extent_size : need;
+
+    size = (size + MCO_PAGE - 1) & ~(uint64_t)(MCO_PAGE - 1);
+    if (a->wanted != 0)
+        return true;
+    if (s->o.want == NULL || after->want || now < a->refused_until)
+        return false;
+    if (s->starving != NULL && s->starving != a && now < s->starving_until &&
+        extents_of(a->tenant) != 0)
+        return false; /* who has less is served first */
+    if (a->tenant->limit != 0 && extents_of(a->tenant) >= a->tenant->limit + s->o.extent_size)
+        return false;
+    if (room < size) {
+        /* what is left may be enough */
+        size = room >= (UINT64_C(2) << 20) ? room & ~((UINT64_C(2) << 20) - 1)
+                                           : room & ~(uint64_t)(MCO_PAGE - 1);
+        if (size < need || size == 0)
+            return false;
+    }
+    a->wanted = size;
+    s->wanted_bytes += size;
+    after->want = true;
+    after->want_tenant = a->tenant->tenant;
+    after->want_open = a->open;
+    after->want_size = size;
+    return true;
+}
+
+/* Under the tenant's own limit. */
+static enum mcs_status make_limit(struct mco_store *s, struct mco_arena *a, uint64_t need,
+                                  uint64_t now, struct mco_after *after)
+{
+    struct mco_tenant *t = a->tenant;
+    uint64_t over = t->used + need - t->limit, freed = 0;
+    bool on_way = false;
+
+    if (need > t->limit)
+        return MCS_LIMIT;
+    for (unsigned soft = 0; soft < 2 && freed < over && !on_way; soft++)
+        for (unsigned k = 0; k < 2 && freed < over; k++)
+            freed += make_bytes(s, &t->arenas[k == 0 ? a->open : !a->open], over - freed, SOME, now,
+                                soft != 0, false, &on_way, after);
+    if (freed >= over || (freed != 0 && !on_way))
+        return MCS_OK;
+    return on_way ? MCS_BUSY : MCS_LIMIT;
+}
+
+/* Do readers leave soon, of what is found no more? */
+static bool leaves_soon(struct mco_store *s)
+{
+    unsigned looks = 0;
+
+    for (struct mco_policy_entry *e = s->leaving.next; e != &s->leaving && looks++ < SOME;
+         e = e->next)
+        if (is_held_shortly(s, mco_entry_number(s, e)))
+            return true;
+    return false;
+}
+
+static void sweep(struct mco_store *s, uint64_t now, struct mco_after *after);
+
+enum mcs_status mco_make_space(struct mco_store *s, struct mco_arena *a, uint64_t size,
+                               uint64_t now, struct mco_after *after)
+{
+    uint64_t need = mco_rounded(size), used = s->stats.used;
+    enum gone gone = STAYS;
+    bool held = false;
+
+    mcs_store_relaxed(&s->waiting, 1u);
+    mcs_fence_full(); /* partner: mco_unpin(): one of us sees what the other did */
+    if (a->tenant->limit != 0 && a->tenant->used + need > a->tenant->limit)
+        return make_limit(s, a, need, now, after);
+    if (want_more(s, a, need, now, after))
+        return MCS_BUSY;
+    sweep(s, now, after);
+    if (s->stats.used < used)
+        return MCS_OK;
+    drain_more(s, now, after);
+    for (unsigned soft = 0; soft < 2 && gone == STAYS; soft++)
+        gone = make_hole(s, a, need, now, soft != 0, &held, after);
+    /* who has less than others grows beside that */
+    if (gone != GONE || (s->drains == MCO_NONE && s->tenants_used > 1 && giver(s, a) != NULL &&
+                         giver(s, a)->tenant != a->tenant)) {
+        bool drains = drain_one(s, a, need > s->o.extent_size, now, after);
+
+        held = held || drains;
+        if (drains && s->starving == NULL) {
+            s->starving = a;
+            s->starving_until = now + STARVING_NS;
+        }
+    }
+    if (gone == GONE)
+        return MCS_OK;
+    if (gone == ON_ITS_WAY || held || a->writing != 0 || after->offloads != 0 || leaves_soon(s))
+        return MCS_BUSY;
+    return MCS_NO_SPACE;
+}
+
+enum mcs_status mco_make_record(struct mco_store *s, struct mco_arena *a, uint64_t now,
+                                struct mco_after *after)
+{
+    uint64_t before = s->table.records_used;
+    bool on_way = false;
+
+    sweep(s, now, after);
+    if (s->on_disk.next != &s->on_disk && after->places < MCO_PLACES) {
+        s->stats.evictions++;
+        mco_leave(s, mco_entry_number(s, s->on_disk.next), MCO_EVICTED, now, after);
+    }
+    for (unsigned soft = 0; soft < 2 && s->table.records_used >= before; soft++) {
+        struct mco_arena *most = a;
+
+        (void)make_bytes(s, a, UINT64_MAX, 1, now, soft != 0, true, &on_way, after);
+        for (uint32_t i = 0; i < s->tenants_size; i++)
+            for (unsigned k = 0; k < 2 && s->tenants[i] != NULL; k++)
+                if (s->tenants[i]->arenas[k].ordered > most->ordered)
+                    most = &s->tenants[i]->arenas[k];
+        if (s->table.records_used >= before)
+            (void)make_bytes(s, most, UINT64_MAX, 1, now, soft != 0, true, &on_way, after);
+    }
+    if (s->table.records_used < before)
+        return MCS_OK;
+    return a->writing != 0 || leaves_soon(s) ? MCS_BUSY : MCS_NO_SPACE;
+}
+
+/* ---- upkeep ------------------------------------------------------------------------------------------------ */
+
+/* Those whose readers and leases have gone. */
+static void sweep(struct mco_store *s, uint64_t now, struct mco_after *after)
+{
+    struct mco_policy_entry *e = s->leaving.next;
+
+    for (unsigned i = 0; i < SOME && e != &s->leaving; i++) {
+        struct mco_policy_entry *next = e->next;
+        uint32_t n = mco_entry_number(s, e);
+
+        if (!mco_free_left(s, n, now, after)) { /* the next call begins with others */
+            e->prev->next = e->next;
+            e->next->prev = e->prev;
+            e->next = &s->leaving;
+            e->prev = s->leaving.prev;
+            e->prev->next = e;
+            s->leaving.prev = e;
+        }
+        e = next;
+    }
+}
+
+/* The arena with most bytes, over its tenant's limit first. */
+static struct mco_arena *largest(struct mco_store *s)
+{
+    struct mco_arena *most = NULL;
+    bool over = false;
+
+    for (uint32_t i = 0; i < s->tenants_size; i++)
+        for (unsigned k = 0; k < 2 && s->tenants[i] != NULL; k++) {
+            struct mco_arena *a = &s->tenants[i]->arenas[k];
+            bool mine = a->tenant->limit != 0 && a->tenant->used > a->tenant->limit;
+
+            if (a->ordered != 0 &&
+                (most == NULL || (mine && !over) || (mine == over && a->used > most->used))) {
+                most = a;
+                over = mine;
+            }
+        }
+    return most;
+}
+
+static bool shrink(struct mco_store *s, uint64_t now, struct mco_after *after)
+{
+    uint64_t low = s->o.size / 100 * s->o.low, freed = 0;
+    struct mco_arena *a;
+    bool on_way = false;
+
+    if (s->stats.used > s->o.size / 100 * s->o.high && s->o.high < 100)
+        s->evicting = true;
+    if (s->stats.used <= low)
+        s->evicting = false;
+    a = s->evicting ? largest(s) : NULL;
+    for (unsigned soft = 0; a != NULL && soft < 2 && freed == 0 && !on_way; soft++)
+        freed = make_bytes(s, a, s->stats.used - low, DRAIN_STEP / 2, now, soft != 0, false,
+                           &on_way, after);
+    return s->evicting && freed != 0 && !on_way;
+}
+
+bool mco_upkeep(struct mco_store *s, uint64_t now)
+{
+    struct mco_after after;
+    bool more = true;
+
+    mco_table_ahead(s);
+    for (unsigned i = 0; i < SOME / DRAIN_STEP && more; i++) {
+        mco_after_init(&after);
+        after.background = true;
+        mco_lock(&s->lock);
+        sweep(s, now, &after);
+        drain_more(s, now, &after);
+        more = shrink(s, now, &after);
+        if (s->starving != NULL && now >= s->starving_until)
+            s->starving = NULL;
+        mco_unlock(&s->lock);
+        mco_run_after(s, &after);
+    }
+    return more;
+}
