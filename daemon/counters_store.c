@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What /metrics tells of the store. */
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "catalog.h"
+#include "counters.h"
 #include "hold.h"
 #include "store_internal.h"
 #include "store_json.h"
@@ -251,10 +253,68 @@ static void tenants(struct mcd_store *st, FILE *out)
     free(t);
 }
 
+/* ---- what the engines did ---------------------------------------------------------------------- */
+
+static const char *const ops[MCD_OBJECT_OPS] = {"put",    "get",    "exist", "prefix",
+                                                "remove", "create", "seal",  "hold"};
+
+/* The sum over all engines of a counter that lies at this offset in their struct mcd_object_counters. */
+static uint64_t sum(const struct mcd_agent *a, size_t offset)
+{
+    uint64_t n = 0;
+
+    for (unsigned i = 0; i < a->nengines; i++) /* relaxed: counters, of their engines */
+        n += mcs_load_relaxed(
+            (const uint64_t *)(const void *)((const char *)&a->engines[i]->counters.objects +
+                                             offset));
+    return n;
+}
+#define AT(field) offsetof(struct mcd_object_counters, field)
+
+static void by_op(const struct mcd_agent *a, FILE *out, const char *name, const char *help,
+                  size_t offset)
+{
+    fprintf(out, "# HELP mcshm_store_%s %s\n# TYPE mcshm_store_%s counter\n", name, help, name);
+    for (size_t i = 0; i < MCD_OBJECT_OPS; i++)
+        fprintf(out, "mcshm_store_%s{op=\"%s\"} %llu\n", name, ops[i],
+                (unsigned long long)sum(a, offset + i * sizeof(uint64_t)));
+}
+
+static void engines(const struct mcd_agent *a, FILE *out)
+{
+    const struct figure list[] = {
+        {"space_waits_total", "counter", "Keys that had to wait for space or for the disk",
+         sum(a, AT(space_waits))},
+        {"far_keys_total", "counter", "Keys read from other hosts", sum(a, AT(far_keys))},
+        {"legs_total", "counter", "Reads of other hosts' stores", sum(a, AT(legs))},
+        {"leg_bytes_total", "counter", "Bytes of them", sum(a, AT(leg_bytes))},
+        {"leg_retries_total", "counter", "Such reads that had to be made again",
+         sum(a, AT(retries))},
+        {"checksum_errors_total", "counter", "Objects whose checksum was wrong when they were read",
+         sum(a, AT(damaged))},
+        {"released_total", "counter", "Holds that were given back", sum(a, AT(released))},
+    };
+
+    by_op(a, out, "requests_total", "Requests about objects that completed", AT(requests));
+    by_op(a, out, "keys_total", "Keys in them", AT(keys));
+    by_op(a, out, "op_bytes_total", "Bytes that they moved", AT(bytes));
+    fprintf(out, "# HELP mcshm_store_results_total Results of keys with this status\n"
+                 "# TYPE mcshm_store_results_total counter\n");
+    for (uint32_t e = 0; e < MCS_STATUS_COUNT; e++) {
+        uint64_t n = sum(a, AT(statuses) + e * sizeof(uint64_t));
+
+        if (n != 0 || e == MCS_OK)
+            fprintf(out, "mcshm_store_results_total{status=\"%s\"} %llu\n", mcd_status_word(e),
+                    (unsigned long long)n);
+    }
+    put(out, list, sizeof(list) / sizeof(list[0]));
+}
+
 void mcd_store_metrics(struct mcd_agent *a, FILE *out)
 {
     if (a->store == NULL)
         return;
+    engines(a, out);
     objects(a->store, out);
     events(a->store, out);
     holds(a->store, out);

@@ -2,10 +2,14 @@
 /* The agent's object store: its start, its upkeep, its end. */
 #include "store.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "catalog.h"
@@ -15,8 +19,9 @@
 #include "shm/failpoint.h"
 #include "store_internal.h"
 
-#define BUSY_NS UINT64_C(20000000)   /* between two looks while something goes on, */
-#define QUIET_NS UINT64_C(500000000) /* and while nothing does */
+#define DISK_MAX (UINT64_C(15) << 40) /* bytes: its files count in units of 4 KiB and 32 bits */
+#define BUSY_NS UINT64_C(20000000)    /* between two looks while something goes on, */
+#define QUIET_NS UINT64_C(500000000)  /* and while nothing does */
 
 /* ---- callbacks of the core: any thread ------------------------------------------------------ */
 
@@ -57,6 +62,41 @@ static void forget_kept(struct mcd_keeper *k)
     }
 }
 
+/* [store] disk_size = 0: nine tenths of what the file system has free, and of what its files take already. */
+static uint64_t disk_room(const char *path)
+{
+    uint64_t bytes = 0;
+    struct statvfs v;
+    struct dirent *e;
+    struct stat s;
+    DIR *d;
+
+    (void)mkdir(path, 0700); /* why it cannot be had is said when it is opened */
+    d = opendir(path);
+    while (d != NULL && (e = readdir(d)) != NULL)
+        if (fstatat(dirfd(d), e->d_name, &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(s.st_mode))
+            bytes += (uint64_t)s.st_blocks * 512;
+    if (d != NULL)
+        closedir(d);
+    if (statvfs(path, &v) == 0)
+        bytes += (uint64_t)v.f_bavail * v.f_frsize;
+    bytes = bytes / 10 * 9;
+    return bytes < DISK_MAX ? bytes : DISK_MAX;
+}
+
+static int open_disk(struct mcd_store *st, char *error, size_t error_size)
+{
+    const struct mcd_config *c = &st->agent->config;
+    const struct mco_disk_options o = {
+        .path = c->store_disk,
+        .size = c->store_disk_size != 0 ? c->store_disk_size : disk_room(c->store_disk),
+        .verify = st->verify != MCD_VERIFY_NEVER,
+        .log = mcd_log_line,
+    };
+
+    return mco_disk_open(&o, &st->disk, error, error_size);
+}
+
 static void limit_tenants(struct mcd_store *st)
 {
     const struct mcd_config *c = &st->agent->config;
@@ -78,6 +118,19 @@ static void tell_recovered(const struct mcd_store *st, bool before)
              (unsigned long long)r->objects, (unsigned long long)(r->bytes >> 20),
              (unsigned long long)r->unfinished, (unsigned long long)r->torn,
              (unsigned long long)st->work->lost_extents);
+}
+
+/* With pages = require objects find hugepages or no space; that the pool alone finds its own was checked before. */
+static void check_pages(const struct mcd_agent *a)
+{
+    struct mcd_config both = a->config;
+    const struct mcd_pool all = {.config = &both};
+    char text[400];
+
+    both.pool_size += both.store_size;
+    if (a->recovery.before == 0 && mcd_pool_check(&all, text, sizeof(text)) != 0)
+        mcd_warning("pool and object store together: %s; until then objects may find no space",
+                    text);
 }
 
 int mcd_store_create(struct mcd_agent *a, char *error, size_t error_size)
@@ -125,9 +178,17 @@ int mcd_store_create(struct mcd_agent *a, char *error, size_t error_size)
     res = MCS_FAIL(store_create);
     if (res != 0)
         goto error;
+    error[0] = '\0';
+    if (a->config.store_disk[0] != '\0')
+        res = open_disk(st, error, error_size);
+    if (res != 0)
+        goto error;
+    if (st->disk != NULL) {
+        o.tier = &mco_disk_ops;
+        o.tier_context = st->disk;
+    }
     o.context = st;
     a->keeper.table_fd = -1; /* the core's */
-    error[0] = '\0';
     res = mco_create(&o, &st->objects, error, error_size);
     if (res != 0)
         goto error;
@@ -137,11 +198,14 @@ int mcd_store_create(struct mcd_agent *a, char *error, size_t error_size)
     mco_recover(st->objects, &st->work->recovered);
     MCS_FAILPOINT(store_recovered);
     tell_recovered(st, before);
+    if (st->disk != NULL) /* what is only there is found while others are served */
+        mco_disk_start(st->disk, st->objects);
     if (!mcd_keeper_keeps(&a->keeper))
         mcd_info("objects end with this agent: nobody keeps them for the next one (mcshmd "
                  "--supervise, or systemd)");
     st->work->guarded = before;
     limit_tenants(st);
+    check_pages(a);
     a->store = st;
     return 0;
 
@@ -149,6 +213,8 @@ error:
     if (error[0] == '\0')
         snprintf(error, error_size, "cannot set up the object store: %s", strerror(-res));
     if (st != NULL) {
+        if (st->disk != NULL)
+            mco_disk_close(st->disk);
         if (st->objects != NULL)
             mco_destroy(st->objects);
         if (st->events != NULL)
@@ -156,7 +222,7 @@ error:
         free(st->work);
         free(st);
     }
-    return res == -ENOTSUP ? 0 : res; /* a build without a core: no objects */
+    return res;
 }
 
 static void upkeep(struct mcd_alarm *t);
@@ -324,6 +390,8 @@ void mcd_store_destroy(struct mcd_agent *a)
         return;
     if (a->stopping && !a->keeping) /* and not after a start that has failed */
         unkeep(st);
+    if (st->disk != NULL) /* it may write from, and read into, objects */
+        mco_disk_close(st->disk);
     mco_destroy(st->objects);
     st->pool.reap = NULL; /* the workers are gone */
     mcd_store_drop_extents(st);
