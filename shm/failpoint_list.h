@@ -226,6 +226,7 @@
     X(object_invalid, agent, objects, 0, "a record is not valid any more, its space is not free")  \
     X(object_seal, agent, objects, 0, "an object is about to be sealed")                           \
     X(object_sealed, agent, objects, 0, "it is sealed, nobody was told")                           \
+    X(object_left, agent, objects, 0, "it has left, or gone to disk, its space is not free")       \
     X(object_extent_added, agent, objects, 0, "an extent of objects is in the table")              \
     X(object_extent_gone, agent, objects, 0, "it is out of the table, and still there")            \
     /* ---- agent: metadata ---- */                                                                \

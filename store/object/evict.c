@@ -91,9 +91,9 @@ static bool evict_alone(struct mco_store *s, uint32_t n, uint64_t now, bool soft
     s->stats.evicted_bytes += r->size;
     mco_tell(s, n, to_disk ? MCO_TO_DISK : MCO_EVICTED);
     if (to_disk) {
-        mco_record_invalid(s, n); /* from now on it is the disk that a later life has it from */
+        mco_record_left(s, n, MCO_AWAY); /* a later life has it from the disk */
         mco_space_give(s, n, after);
-        mco_disk_ring(s, n, true);
+        mco_ring_add(s, &s->on_disk, n);
     } else {
         mco_free(s, n, after);
     }

@@ -47,13 +47,18 @@ enum mco_state {
     MCO_BOTH,
     MCO_DISK,     /* its bytes are on disk alone */
     MCO_FETCHING, /* and on their way to memory, pinned for that */
-    MCO_LEAVING   /* found no more; its space is kept for those who read it */
+    MCO_LEAVING,  /* found no more; its space is kept for those who read it */
+    MCO_AWAITED   /* an earlier life had it on disk: not found before the disk has found it */
 };
 
 /* record.flags, kept */
 #define MCO_HARD 0x01u
 #define MCO_OPEN 0x02u
 #define MCO_GROUPED 0x04u /* the tail begins with the group's hash */
+
+/* record.left, kept */
+#define MCO_GONE 1u /* removed, replaced or undone */
+#define MCO_AWAY 2u /* on disk alone: the range is none of its own */
 
 /* record.marks, of this life */
 #define MCO_ORDERED 0x01u /* in its arena's policy */
@@ -66,7 +71,7 @@ enum mco_state {
 
 /*
  * An object. `check` is 0 while the record means nothing; else it covers what comes after `sealed` and does not change,
- * and the whole tail. What is not of a later life's interest is in the second half.
+ * and the whole tail; while it is away, with the range or without it. What is not of a later life's interest is in the second half.
  */
 struct mco_record {
     uint64_t check;
@@ -82,7 +87,7 @@ struct mco_record {
     uint32_t in_place;
     uint32_t soft_pin; /* until, in units of 2^24 ns */
     uint16_t copies;
-    uint8_t left; /* removed, replaced or undone */
+    uint8_t left; /* MCO_GONE, MCO_AWAY */
     uint8_t marks;
     uint32_t crc;
     uint32_t pins;
@@ -242,6 +247,8 @@ struct mco_store {
 
     struct mco_policy_entry leaving; /* ring */
     struct mco_policy_entry on_disk; /* ring: oldest first */
+    struct mco_policy_entry awaited; /* ring */
+    bool adopted;                    /* the table is of an earlier life */
     struct mco_guard *guards;
     size_t nguards;
     uint64_t sequence;        /* next version without token */
@@ -307,8 +314,10 @@ void mco_table_close(struct mco_table *t);
 /* A record with a tail that has room; its key and all that check covers are the caller's to fill. MCO_NONE: none is free, or no memory. */
 uint32_t mco_record_new(struct mco_store *s, const struct mco_key *key, uint64_t group);
 void mco_record_free(struct mco_store *s, uint32_t n);
-/* It means something from now on: fields and tail are filled. */
-void mco_record_valid(struct mco_store *s, uint32_t n);
+/* It means something from now on: fields and tail are filled. ranged: its range, too; else it is away. */
+void mco_record_valid(struct mco_store *s, uint32_t n, bool ranged);
+/* From one to the other, by one store. */
+void mco_record_left(struct mco_store *s, uint32_t n, uint8_t left);
 void mco_record_invalid(struct mco_store *s, uint32_t n);
 void mco_record_seal(struct mco_store *s, uint32_t n, uint32_t crc, bool summed);
 bool mco_record_summed(const struct mco_record *r);
@@ -412,8 +421,9 @@ void mco_space_freed(struct mco_store *s, struct mco_after *after);
 /* Nothing lies in it any more: is it needed? */
 void mco_extent_empty(struct mco_store *s, struct mco_space *sp, struct mco_after *after);
 
-/* In or out of the ring of those that are on disk alone. */
-void mco_disk_ring(struct mco_store *s, uint32_t n, bool in);
+/* Of objects that are in no policy: their entries make rings. */
+void mco_ring_add(struct mco_store *s, struct mco_policy_entry *ring, uint32_t n);
+void mco_ring_remove(struct mco_store *s, uint32_t n);
 
 /* ---- find.c, tier.c */
 /* It is on disk: has it brought. BUSY: it is on its way; OK: it is there already, look again. */

@@ -103,12 +103,14 @@ static void ring_remove(struct mco_policy_entry *e)
     e->next->prev = e->prev;
 }
 
-void mco_disk_ring(struct mco_store *s, uint32_t n, bool in)
+void mco_ring_add(struct mco_store *s, struct mco_policy_entry *ring, uint32_t n)
 {
-    if (in)
-        ring_add(&s->on_disk, &s->entries[n]);
-    else
-        ring_remove(&s->entries[n]);
+    ring_add(ring, &s->entries[n]);
+}
+
+void mco_ring_remove(struct mco_store *s, uint32_t n)
+{
+    ring_remove(&s->entries[n]);
 }
 
 /* ---- the end ---------------------------------------------------------------------------------- */
@@ -160,13 +162,13 @@ void mco_leave(struct mco_store *s, uint32_t n, enum mco_event_kind kind, uint64
     mco_group_remove(s, n);
     if (mco_in_memory(r->state))
         mco_counted(s, n, false);
-    if (r->state == MCO_DISK)
-        mco_disk_ring(s, n, false);
+    if (r->state == MCO_DISK || r->state == MCO_AWAITED)
+        mco_ring_remove(s, n);
     if (r->state == MCO_WRITING) {
         mco_arena_of(s, n)->writing--;
         s->stats.writing--;
     }
-    r->left = 1; /* relaxed: a later life drops it, unless somebody is in it */
+    mco_record_left(s, n, MCO_GONE); /* a later life drops it, unless somebody is in it */
     mco_set_state(s, n, MCO_LEAVING);
     ring_add(&s->leaving, &s->entries[n]);
     s->stats.leaving++;
@@ -293,7 +295,7 @@ static enum mcs_status begin(struct mco_store *s, const struct mco_put *p, uint6
     }
     fill_record(s, n, p);
     mco_record_at(s, n)->pins = 1; /* the writer's */
-    mco_record_valid(s, n);
+    mco_record_valid(s, n, true);
     a->writing++;
     s->stats.writing++;
     sh = mco_shard_of(s, p->key.hash);
@@ -373,7 +375,7 @@ static enum mcs_status seal(struct mco_store *s, uint32_t n, uint32_t crc, bool 
     struct mco_shard *sh = mco_shard_of(s, s->entries[n].hash);
     struct mco_hint hint;
     struct mco_key key;
-    uint32_t old;
+    uint32_t old, awaited;
 
     if (r->state != MCO_WRITING)
         return MCS_NOT_OWNER;
@@ -381,6 +383,7 @@ static enum mcs_status seal(struct mco_store *s, uint32_t n, uint32_t crc, bool 
     key = (struct mco_key){s->key, r->key_length, r->tenant, s->entries[n].hash};
     mco_lock(&sh->lock);
     old = mco_index_find(s, sh, &key, MCO_STATES_SEALED);
+    awaited = mco_index_find(s, sh, &key, 1u << MCO_AWAITED);
     mco_unlock(&sh->lock);
     if (old != MCO_NONE) {
         there = mco_record_version(mco_record_at(s, old));
@@ -408,6 +411,8 @@ static enum mcs_status seal(struct mco_store *s, uint32_t n, uint32_t crc, bool 
         s->stats.replaced++;
         mco_leave(s, old, MCO_REPLACED, hint.now_ns != 0 ? hint.now_ns : mco_clock(), after);
     }
+    if (awaited != MCO_NONE)
+        mco_leave(s, awaited, 0, hint.now_ns, after);
     mco_space_freed(s, after); /* it may be evicted from now on */
     return MCS_OK;
 }
@@ -454,6 +459,8 @@ enum mcs_status mco_remove(struct mco_store *s, const struct mco_key *key,
     mco_lock(&s->lock);
     mco_lock(&sh->lock);
     n = mco_index_find(s, sh, key, MCO_STATES_SEALED);
+    if (n == MCO_NONE)
+        n = mco_index_find(s, sh, key, 1u << MCO_AWAITED);
     if (n != MCO_NONE) {
         const struct mco_record *r = mco_record_at(s, n);
         struct mco_version v = mco_record_version(r);

@@ -112,6 +112,8 @@ static bool in_its_place(const struct mco_store *s, uint32_t n, struct found *f)
     uint64_t units;
 
     *f = (struct found){r->token, r->sequence, MCO_NONE, 0, 0, n, false};
+    if (r->left == MCO_AWAY)
+        return r->in_place == 0;
     if (r->size == 0)
         return r->extent == 0;
     if (sp == NULL || !sp->there || sp->e.tenant != r->tenant ||
@@ -141,8 +143,11 @@ static size_t gather(struct mco_store *s, struct found *all, uint64_t *seen,
             out->torn++;
             continue;
         }
-        if (r->in_place == 0 && (r->left != 0 || (r->sealed == 0 && (r->flags & MCO_OPEN) == 0))) {
-            out->unfinished += r->left == 0;
+        if (r->left == MCO_AWAY && s->o.tier == NULL)
+            continue;
+        if (r->in_place == 0 &&
+            (r->left == MCO_GONE || (r->sealed == 0 && (r->flags & MCO_OPEN) == 0))) {
+            out->unfinished += r->left != MCO_GONE;
             continue;
         }
         count++;
@@ -183,18 +188,16 @@ static void keep(struct mco_store *s, uint32_t n, struct mco_recovered *out)
 {
     struct mco_record *r = mco_record_at(s, n);
 
-    r->left = 1;
+    r->left = MCO_GONE;
     r->marks |= MCO_KEEPS;
     r->state = MCO_LEAVING;
-    s->entries[n].next = &s->leaving;
-    s->entries[n].prev = s->leaving.prev;
-    s->entries[n].prev->next = s->entries[n].next->prev = &s->entries[n];
+    mco_ring_add(s, &s->leaving, n);
     s->stats.leaving++;
     guard(s, n, out);
 }
 
-/* In rising age; of two of one key the later one stays. False: it is to be dropped. */
-static bool enter(struct mco_store *s, uint32_t n, uint8_t *bytes, struct mco_recovered *out,
+/* In rising age; of two of one key the later one stays. */
+static void enter(struct mco_store *s, uint32_t n, uint8_t *bytes, struct mco_recovered *out,
                   struct mco_after *after)
 {
     struct mco_record *r = mco_record_at(s, n);
@@ -208,13 +211,19 @@ static bool enter(struct mco_store *s, uint32_t n, uint8_t *bytes, struct mco_re
     s->entries[n].hash = key.hash;
     if (r->token == 0)
         mco_sequence_beyond(s, r->sequence);
+    sh = mco_shard_of(s, key.hash);
+    if (r->left == MCO_AWAY) {
+        r->state = MCO_AWAITED;
+        mco_index_add(s, sh, n);
+        mco_ring_add(s, &s->awaited, n);
+        return;
+    }
     if (r->left != 0 || r->sealed == 0) {
         if (r->sealed == 0)
             out->unfinished += r->left == 0;
         keep(s, n, out);
-        return true;
+        return;
     }
-    sh = mco_shard_of(s, key.hash);
     old = mco_index_find(s, sh, &key, MCO_STATES_SEALED);
     if (old != MCO_NONE) { /* died between the two stores of a replacement */
         mco_unorder(s, old, false);
@@ -247,7 +256,6 @@ static bool enter(struct mco_store *s, uint32_t n, uint8_t *bytes, struct mco_re
     out->bytes += r->size;
     if (r->in_place != 0)
         guard(s, n, out);
-    return true;
 }
 
 /* What of a record is of this life only. */
@@ -326,7 +334,7 @@ static void recover(struct mco_store *s, struct found *all, uint64_t *seen, uint
     free_rest(s, seen, kept);
     qsort(all, left, sizeof(*all), by_age);
     for (size_t i = 0; i < left; i++)
-        (void)enter(s, all[i].n, bytes, out, &after);
+        enter(s, all[i].n, bytes, out, &after);
 }
 
 void mco_recover(struct mco_store *s, struct mco_recovered *out)

@@ -62,13 +62,13 @@ int mco_create(const struct mco_options *o, struct mco_store **out, char *error,
     struct mco_store *s = NULL;
     int res = check(o, &ops, error, error_size);
 
-    if (res == 0) {
+    if (res == 0)
         s = calloc(1, sizeof(*s));
-        res = s == NULL ? -ENOMEM : 0;
-        if (res != 0)
-            snprintf(error, error_size, "no memory for the object store");
+    if (res == 0 && s == NULL) {
+        snprintf(error, error_size, "no memory for the object store");
+        res = -ENOMEM;
     }
-    if (res != 0) {
+    if (s == NULL) {
         if (o->table_fd >= 0)
             close(o->table_fd);
         return res;
@@ -77,6 +77,7 @@ int mco_create(const struct mco_options *o, struct mco_store **out, char *error,
     s->ops = ops;
     s->leaving.next = s->leaving.prev = &s->leaving;
     s->on_disk.next = s->on_disk.prev = &s->on_disk;
+    s->awaited.next = s->awaited.prev = &s->awaited;
     res = make(s, error, error_size);
     if (res != 0)
         mco_destroy(s);

@@ -233,10 +233,13 @@ void mco_tune(struct mco_store *s, unsigned high, unsigned low, uint64_t lease_n
 /* tier */
 void mco_offloaded(struct mco_store *s, struct mco_object *o, int res, uint64_t place);
 void mco_fetched(struct mco_store *s, struct mco_object *o, int res);
-/* At the start, after mco_recover(): an object that was found on disk. False: not wanted, drop it. */
+/* At the start, after mco_recover(): an object that was found on disk. False: not wanted, drop it. With the table of an
+ * earlier life only what that knows is wanted: what is not in it was removed or replaced. */
 bool mco_disk_found(struct mco_store *s, const struct mco_key *key,
                     const struct mco_version *version, uint64_t size, uint32_t crc, bool summed,
                     uint64_t place);
+/* The disk was read through: what an earlier life had there and was not found is gone. */
+void mco_disk_known(struct mco_store *s);
 /* The disk is gone, or what was at this place is. */
 void mco_disk_lost(struct mco_store *s, bool all, uint64_t place);
 
@@ -250,7 +253,8 @@ struct mco_stats {
     /* counters */
     uint64_t puts, put_bytes, put_exists, replaced, aborted;
     uint64_t lookups, hits, misses, hit_bytes, disk_hits;
-    uint64_t evictions, evicted_bytes, offload_refused, offloads, offload_bytes, fetches, fetch_bytes;
+    uint64_t evictions, evicted_bytes, offload_refused, offloads, offload_bytes, fetches,
+        fetch_bytes;
     uint64_t removed, damaged, no_space, busy;
 };
 void mco_get_stats(struct mco_store *s, struct mco_stats *out);

@@ -37,6 +37,7 @@
 #define CONTS_AT (UINT64_C(1) << 38)
 #define CHUNK 2048u /* records: 256 KiB */
 #define KIND_OBJECT (UINT64_C(0x4f424a01) << 32)
+#define KIND_AWAY (UINT64_C(0x41574101) << 32) /* an object's, without its range */
 #define KIND_EXTENT (UINT64_C(0x45585401) << 32)
 #define SEALED (UINT64_C(1) << 32)
 #define SUMMED (UINT64_C(1) << 33)
@@ -72,14 +73,20 @@ static uint32_t conts_of(uint32_t length)
 }
 
 /* Calls for each piece of the tail; it is known to be whole. */
-static uint64_t check_of(const struct mco_store *s, uint32_t n)
+static uint64_t check_of(const struct mco_store *s, uint32_t n, bool ranged)
 {
     const struct mco_record *r = mco_record_at(s, n);
     uint32_t left = tail_length(r), at = r->cont;
     uint32_t part = left < MCO_TAIL ? left : MCO_TAIL;
-    uint32_t crc = sum_of((uint32_t)s->table.head->identity ^ n, &r->tenant,
-                          offsetof(struct mco_record, state) - offsetof(struct mco_record, tenant));
+    uint32_t crc =
+        sum_of((uint32_t)s->table.head->identity ^ n, &r->tenant,
+               offsetof(struct mco_record, offset) - offsetof(struct mco_record, tenant));
 
+    if (ranged)
+        crc = sum_of(crc, &r->offset,
+                     offsetof(struct mco_record, cont) - offsetof(struct mco_record, offset));
+    crc = sum_of(crc, &r->cont,
+                 offsetof(struct mco_record, state) - offsetof(struct mco_record, cont));
     crc = sum_of(crc, r->tail, part);
     for (left -= part; left > 0; left -= part) {
         const struct mco_cont *c = &s->table.conts[at];
@@ -88,12 +95,12 @@ static uint64_t check_of(const struct mco_store *s, uint32_t n)
         crc = sum_of(crc, c->bytes, part);
         at = c->next;
     }
-    return KIND_OBJECT | crc;
+    return (ranged ? KIND_OBJECT : KIND_AWAY) | crc;
 }
 
 static uint64_t seal_of(const struct mco_record *r, uint32_t crc, bool summed)
 {
-    uint64_t words[2] = {r->check, (uint64_t)crc << 1 | summed};
+    uint64_t words[5] = {r->tenant, r->token, r->sequence, r->size, (uint64_t)crc << 1 | summed};
 
     return sum_of(0x5ea1, words, sizeof(words)) | SEALED | (summed ? SUMMED : 0);
 }
@@ -242,12 +249,20 @@ void mco_record_free(struct mco_store *s, uint32_t n)
     t->records_used--;
 }
 
-void mco_record_valid(struct mco_store *s, uint32_t n)
+void mco_record_valid(struct mco_store *s, uint32_t n, bool ranged)
 {
     MCS_FAILPOINT(object_filled);
     mcs_fence_compiler(); /* partner: mco_record_sound(), after this process's death */
-    mcs_store_relaxed(&mco_record_at(s, n)->check, check_of(s, n));
+    mcs_store_relaxed(&mco_record_at(s, n)->check, check_of(s, n, ranged));
     MCS_FAILPOINT(object_valid);
+}
+
+void mco_record_left(struct mco_store *s, uint32_t n, uint8_t left)
+{
+    mcs_fence_compiler(); /* as in mco_record_valid() */
+    mcs_store_relaxed(&mco_record_at(s, n)->left, left);
+    mcs_fence_compiler();
+    MCS_FAILPOINT(object_left);
 }
 
 void mco_record_invalid(struct mco_store *s, uint32_t n)
@@ -278,16 +293,18 @@ bool mco_record_sound(const struct mco_store *s, uint32_t n, uint64_t *seen)
     const struct mco_table *t = &s->table;
     const struct mco_record *r = &t->records[n];
     uint32_t conts = conts_of(tail_length(r)), at = r->cont;
+    bool ranged = r->check >> 32 == KIND_OBJECT >> 32;
 
-    if (r->check >> 32 != KIND_OBJECT >> 32 || r->key_length == 0 || r->key_length > MCS_KEY_MAX ||
-        (r->flags & ~(MCO_HARD | MCO_OPEN | MCO_GROUPED)) != 0)
+    if ((!ranged && (r->check >> 32 != KIND_AWAY >> 32 || r->left != MCO_AWAY)) ||
+        r->left > MCO_AWAY || (r->left == MCO_AWAY && r->sealed == 0) || r->key_length == 0 ||
+        r->key_length > MCS_KEY_MAX || (r->flags & ~(MCO_HARD | MCO_OPEN | MCO_GROUPED)) != 0)
         return false;
     for (uint32_t i = 0; i < conts; i++) {
         if (at >= t->nconts || (seen[at / 64] >> at % 64 & 1) != 0)
             return false;
         at = t->conts[at].next;
     }
-    if (at != MCO_NONE || r->check != check_of(s, n))
+    if (at != MCO_NONE || r->check != check_of(s, n, ranged))
         return false;
     if (r->sealed != 0 && r->sealed != seal_of(r, r->crc, (r->sealed & SUMMED) != 0))
         return false;
@@ -676,6 +693,7 @@ int mco_table_open(struct mco_store *s, char *error, size_t error_size)
                          strerror(-res));
             close(s->o.table_fd);
         }
+        s->adopted = res == 0;
     }
     if (res != 0)
         res = make(t);

@@ -217,7 +217,7 @@ static void unfetch(struct mco_store *s, uint32_t n, struct mco_after *after)
         return;
     }
     mco_space_give(s, n, after);
-    mco_disk_ring(s, n, true);
+    mco_ring_add(s, &s->on_disk, n);
 }
 
 enum mcs_status mco_fetch(struct mco_store *s, const struct mco_key *key, uint64_t now)
@@ -243,12 +243,12 @@ enum mcs_status mco_fetch(struct mco_store *s, const struct mco_key *key, uint64
     if (status == MCS_BUSY && mco_record_at(s, n)->state == MCO_DISK) {
         struct mco_record *r = mco_record_at(s, n);
 
-        status =
-            r->size == 0 ? MCS_OK : mco_take_space(s, mco_arena_of(s, n), n, r->size, now, &after);
+        mco_record_valid(s, n, false); /* its range is about to change */
+        status = mco_take_space(s, mco_arena_of(s, n), n, r->size, now, &after);
         fetch = status == MCS_OK;
         if (fetch) {
             place = r->place;
-            mco_disk_ring(s, n, false);
+            mco_ring_remove(s, n);
             mco_lock(&sh->lock);
             r->state = MCO_FETCHING;
             r->pins++;
@@ -288,12 +288,8 @@ void mco_fetched(struct mco_store *s, struct mco_object *o, int res)
     mco_lock(&sh->lock);
     r->pins--;
     if (!left && res == 0) {
-        /* the record said nothing while it was on disk alone */
-        bool summed = mco_record_summed(r);
-
-        r->sealed = 0;
-        mco_record_valid(s, n);
-        mco_record_seal(s, n, r->crc, summed);
+        mco_record_valid(s, n, true);
+        mco_record_left(s, n, 0);
         r->state = r->place != MCO_NO_PLACE ? MCO_BOTH : MCO_MEMORY;
     }
     mco_unlock(&sh->lock);
@@ -335,21 +331,65 @@ static bool enter_disk(struct mco_store *s, const struct mco_key *key,
     r->sequence = version->sequence;
     r->size = size;
     r->copies = 1;
-    mco_record_seal(s, n, crc,
-                    summed); /* says nothing to a later life, as the record is not valid */
+    r->left = MCO_AWAY;
+    mco_record_seal(s, n, crc, summed);
     if (put_place(s, n, place) != 0) {
         mco_record_free(s, n);
         return false;
     }
     if (version->token == 0)
         mco_sequence_beyond(s, version->sequence);
+    mco_record_valid(s, n, false);
     mco_lock(&sh->lock);
     r->state = MCO_DISK;
     mco_index_add(s, sh, n);
     mco_unlock(&sh->lock);
-    mco_disk_ring(s, n, true);
+    mco_ring_add(s, &s->on_disk, n);
     mco_tell(s, n, MCO_TO_DISK);
     return true;
+}
+
+/* The table of an earlier life says what to expect, and nothing else is wanted. */
+static bool enter_awaited(struct mco_store *s, const struct mco_key *key,
+                          const struct mco_version *version, uint64_t size, uint32_t crc,
+                          uint64_t place)
+{
+    struct mco_shard *sh = mco_shard_of(s, key->hash);
+    struct mco_version there;
+    struct mco_record *r;
+    uint32_t n;
+
+    mco_lock(&sh->lock);
+    n = mco_index_find(s, sh, key, 1u << MCO_AWAITED);
+    mco_unlock(&sh->lock);
+    if (n == MCO_NONE)
+        return false;
+    r = mco_record_at(s, n);
+    there = mco_record_version(r);
+    if (mco_version_compare(&there, version) != 0 || r->size != size || r->crc != crc ||
+        put_place(s, n, place) != 0)
+        return false;
+    mco_ring_remove(s, n);
+    mco_set_state(s, n, MCO_DISK);
+    mco_ring_add(s, &s->on_disk, n);
+    mco_tell(s, n, MCO_TO_DISK);
+    return true;
+}
+
+void mco_disk_known(struct mco_store *s)
+{
+    struct mco_after after;
+    bool more = true;
+
+    while (more) {
+        mco_after_init(&after);
+        mco_lock(&s->lock);
+        for (unsigned i = 0; i < 256 && s->awaited.next != &s->awaited; i++)
+            mco_leave(s, mco_entry_number(s, s->awaited.next), 0, UINT64_MAX, &after);
+        more = s->awaited.next != &s->awaited;
+        mco_unlock(&s->lock);
+        mco_run_after(s, &after);
+    }
 }
 
 bool mco_disk_found(struct mco_store *s, const struct mco_key *key,
@@ -370,13 +410,14 @@ bool mco_disk_found(struct mco_store *s, const struct mco_key *key,
     n = mco_index_find(s, sh, key, MCO_STATES_SEALED);
     mco_unlock(&sh->lock);
     if (n == MCO_NONE) {
-        wanted = enter_disk(s, key, version, size, crc, summed, place);
+        wanted = s->adopted ? enter_awaited(s, key, version, size, crc, place)
+                            : enter_disk(s, key, version, size, crc, summed, place);
     } else {
         struct mco_record *r = mco_record_at(s, n);
         struct mco_version there = mco_record_version(r);
         int order = mco_version_compare(&there, version);
 
-        if (order < 0) {
+        if (order < 0 && !s->adopted) {
             mco_leave(s, n, MCO_REPLACED, mco_clock(), &after);
             wanted = enter_disk(s, key, version, size, crc, summed, place);
         } else if (order == 0 && r->state == MCO_MEMORY && r->size == size && r->crc == crc &&

@@ -42,7 +42,8 @@ void mco_walk(struct mco_store *s, uint64_t tenant, uint64_t *cursor,
         struct mco_shard *sh;
 
         mco_lock(&s->lock);
-        found = r->state != MCO_FREE && (tenant == UINT64_MAX || r->tenant == tenant);
+        found = r->state != MCO_FREE && r->state != MCO_AWAITED &&
+                (tenant == UINT64_MAX || r->tenant == tenant);
         if (found) {
             sh = mco_shard_of(s, s->entries[n].hash);
             mco_lock(&sh->lock);
