@@ -137,8 +137,11 @@ void cli_add_key(cJSON *o, const mcshm_key *key)
 int cli_key_error(const mcshm_key *key, mcshm_status status)
 {
     char *text = cli_key_text(key);
+    const char *why = status == MCSHM_EXISTS      ? "exists already"
+                      : status == MCSHM_NOT_FOUND ? "no such object"
+                                                  : mcshm_strerror(status);
 
-    fprintf(stderr, "mcshm: %s: %s\n", text != NULL ? text : "?", mcshm_strerror(status));
+    fprintf(stderr, "mcshm: %s: %s\n", text != NULL ? text : "?", why);
     free(text);
     return CLI_FAILED;
 }
@@ -147,11 +150,14 @@ int cli_key_error(const mcshm_key *key, mcshm_status status)
 
 int cli_memory_register(struct cli_objects *o, int fd, uint64_t size, struct cli_memory *out)
 {
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     mcshm_status status;
 
     *out = (struct cli_memory){.fd = fd, .size = size};
-    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
-        fprintf(stderr, "mcshm: sealing a memfd: %s\n", strerror(errno));
+    if (ftruncate(fd, (off_t)((size + page - 1) / page * page)) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+        fprintf(stderr, "mcshm: a memfd of %llu bytes: %s\n", (unsigned long long)size,
+                strerror(errno));
         cli_memory_close(out);
         return CLI_FAILED;
     }

@@ -467,13 +467,14 @@ mcshm_status mcshm_cancel(mcshm_queue *q, mcshm_batch batch, uint32_t index);
 #define MCSHM_KEYS_MAX 65536
 
 typedef enum mcshm_object_op {
-    MCSHM_PUT = 5,     /* spans -> a new object; where one is, nothing is written, and that is OK */
-    MCSHM_GET = 6,     /* object -> spans */
-    MCSHM_EXIST = 7,   /* OK or NOT_FOUND for each key */
-    MCSHM_PREFIX = 8,  /* how many keys, from the first on, exist: mcshm_task_status.bytes */
-    MCSHM_REMOVE = 9,  /* IN_USE: leased or pinned, without MCSHM_OBJECT_FORCE */
-    MCSHM_CREATE = 10, /* space for an object that the caller fills in place: result.address */
-    MCSHM_SEAL = 11,   /* what was created and filled is an object now */
+    MCSHM_PUT = 5,    /* spans -> a new object; where one is, nothing is written, and that is OK */
+    MCSHM_GET = 6,    /* object -> spans */
+    MCSHM_EXIST = 7,  /* OK or NOT_FOUND for each key */
+    MCSHM_PREFIX = 8, /* how many keys, from the first on, exist: mcshm_task_status.bytes */
+    MCSHM_REMOVE = 9, /* IN_USE: leased or pinned, without MCSHM_OBJECT_FORCE */
+    /* space for an object that the caller fills in place: result.address. EXISTS where one is */
+    MCSHM_CREATE = 10,
+    MCSHM_SEAL = 11, /* what was created and filled is an object now */
     MCSHM_HOLD =
         12 /* the object, to be read in place: result.address, until mcshm_object_release() */
 } mcshm_object_op;

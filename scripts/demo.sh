@@ -43,6 +43,8 @@ fi
 
 echo
 build/bin/mcshm-bench kv "$@"
+echo
+scripts/demo-object.sh
 cat <<'END'
 
 How it works: README.md and docs/architecture.md. Other measurements: build/bin/mcshm-bench ring,

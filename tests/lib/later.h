@@ -186,6 +186,11 @@ static inline size_t later_answer(struct later *a, struct mcs_msg *m, int *fds, 
                                                     .extent_size = LATER_EXTENT_SIZE};
         fds[(*nfds)++] = a->extent_fd;
         break;
+    case MCS_MSG_OBJECT_MAP: /* every extent of the store's is the same one */
+        m->b.object_map_reply =
+            (struct mcs_msg_object_map_reply){.size = LATER_EXTENT_SIZE, .page_size = 4096};
+        fds[(*nfds)++] = a->extent_fd;
+        break;
     case MCS_MSG_RESUME:
         pthread_mutex_lock(&a->mutex);
         mcs_queue_resumed(&a->queue, &a->consumer, 100 + mcs_load_relaxed(&a->lives));

@@ -72,10 +72,10 @@ def stop_all_of(pid, what):
     await_(stopped, f"{what} to stand still")
 
 
-def refused(status, call, *args):
+def refused(status, call, *args, **more):
     """call(*args) must fail with this status; returns the sentence."""
     try:
-        call(*args)
+        call(*args, **more)
     except McshmError as e:
         equal(e.status, status, f"status of {e}")
         return e.text

@@ -17,6 +17,54 @@ static int check(mcshm_status status, const char *what)
     return status != MCSHM_OK;
 }
 
+/* As mcshm_objects(), but for the waiting: it polls. */
+static int ask(mcshm_queue *q, const mcshm_object_request *r, mcshm_object_result *results)
+{
+    mcshm_batch b;
+
+    if (check(mcshm_batch_alloc(q, 1, &b), "batch") ||
+        check(mcshm_submit_objects(q, b, r), "submit objects"))
+        return 1;
+    while (mcshm_batch_poll(q, b, NULL) == MCSHM_BUSY)
+        ;
+    return check(mcshm_object_results(q, b, 0, 0, results, r->count), "results") ||
+           check(mcshm_batch_free(q, b), "free");
+}
+
+/* One round of everything that can be done with objects: put, looked up, got, held, given back. */
+static int objects(mcshm_queue *q, void *memory, int round)
+{
+    mcshm_key keys[2] = {{"steady", 6}, {"nobody", 6}};
+    mcshm_span spans[2] = {{.address = memory, .size = 5000},
+                           {.address = (char *)memory + 8192, .size = 5000}};
+    mcshm_object_result results[2];
+    mcshm_object_request r = {.op = MCSHM_PUT,
+                              .flags = round % 8 == 0 ? MCSHM_OBJECT_UPSERT : 0,
+                              .priority = MCSHM_CLASS_NORMAL,
+                              .keys = keys,
+                              .count = 1,
+                              .spans = spans};
+
+    if (ask(q, &r, results) || check(results[0].status, "the put"))
+        return 1;
+    r.op = MCSHM_EXIST;
+    r.flags = 0;
+    r.count = 2;
+    if (ask(q, &r, results) || check(results[0].status, "existence") ||
+        results[1].status != MCSHM_NOT_FOUND)
+        return 1;
+    r.op = MCSHM_GET;
+    r.spans = spans + 1;
+    r.count = 1;
+    if (ask(q, &r, results) || check(results[0].status, "the get"))
+        return 1;
+    r.op = MCSHM_HOLD;
+    if (ask(q, &r, results) || check(results[0].status, "the hold") || results[0].address == NULL ||
+        check(mcshm_object_release(q, &results[0].hold, 1, NULL), "release"))
+        return 1;
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     mcshm_piece pieces[4] = {{0, 0, 64}, {128, 256, 64}, {512, 512, 128}, {2048, 1024, 64}};
@@ -57,6 +105,8 @@ int main(int argc, char **argv)
             ;
         if (check(mcshm_task_poll(q, b, 2, &t), "task") || t.state != MCSHM_STATE_COMPLETED ||
             check(mcshm_batch_free(q, b), "free"))
+            return 1;
+        if ((i < 1000 || i % 64 == 0) && objects(q, memory, i))
             return 1;
     }
     if (write(STDOUT_FILENO, "up to here\n", 11) != 11)
