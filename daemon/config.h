@@ -83,7 +83,7 @@ struct mcd_config {
     char mooncake_metadata[MCD_TEXT_MAX], mooncake_cluster[MCD_TEXT_MAX];
     uint64_t mooncake_connections;
     uint64_t store_size, store_extent_size; /* bytes */
-    uint64_t store_objects;
+    uint64_t store_objects, store_keys;
     char store_policy[MCD_TEXT_MAX];
     uint64_t store_high, store_low; /* percent */
     uint64_t store_checksum;        /* 0 on, 1 off */

@@ -6,7 +6,7 @@
  * Who leads:   [meta] backend = etcd: whoever holds the key PREFIX/store/leader, under a lease of its own; the token is the
  *              revision at which it was taken, so tokens only grow. It answers only while its lease is surely alive by its own clock.
  *              [store] master = HOST:PORT: that agent leads, for good; its token is one more than any that holders have seen.
- *              else: this agent leads, for itself alone.
+ *              else: this agent leads, for itself alone; without [peer] listen there is none.
  */
 #ifndef MCD_MASTER_H
 #define MCD_MASTER_H
@@ -32,6 +32,15 @@ bool mcd_master_on_message(struct mcd_master *m, struct mcd_peer *p,
 void mcd_master_answer(struct mcd_master *m, const struct mcd_wire_header *h, uint32_t status,
                        const ProtobufCMessage *answer);
 void mcd_master_peer_gone(struct mcd_master *m, struct mcd_peer *p);
+struct mcd_master_stats {
+    uint64_t terms, raised; /* times that it took the lead; that it took a greater token */
+    uint64_t requests, malformed, fenced, not_leading;
+    uint64_t orders, orders_failed; /* messages */
+    uint64_t waiting,
+        late;      /* answers that wait now; that did not get what they waited for in time */
+    uint64_t lost; /* keys whose last holder is gone */
+};
+void mcd_master_get_stats(const struct mcd_master *m, struct mcd_master_stats *out);
 /* JSON for `mcshm store top` and lists; free() it. */
 char *mcd_master_json(struct mcd_master *m);
 

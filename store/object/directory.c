@@ -106,6 +106,24 @@ uint32_t mco_directory_holder(const struct mco_directory *d, uint64_t identity)
     return MCO_NO_HOLDER;
 }
 
+uint32_t mco_directory_holder_named(const struct mco_directory *d, const char *address)
+{
+    uint32_t found = MCO_NO_HOLDER;
+
+    for (uint32_t i = 0; i < d->nmembers; i++)
+        if (d->members[i] != NULL && strcmp(d->members[i]->info.address, address) == 0 &&
+            (found == MCO_NO_HOLDER || d->members[i]->state != MCO_HOLDER_GONE))
+            found = i;
+    return found;
+}
+
+uint64_t mco_directory_objects(const struct mco_directory *d, uint32_t holder)
+{
+    struct mco_member *h = mco_member(d, holder);
+
+    return h == NULL ? 0 : h->objects;
+}
+
 const struct mco_holder *mco_directory_holder_at(const struct mco_directory *d, uint32_t holder)
 {
     struct mco_member *h = mco_member(d, holder);
@@ -175,7 +193,7 @@ uint32_t mco_directory_join(struct mco_directory *d, const struct mco_holder *in
 {
     uint32_t i = mco_directory_holder(d, info->identity);
     struct mco_member *h = mco_member(d, i);
-    bool again, drains;
+    bool again;
 
     if (h == NULL) {
         i = place(d);
@@ -191,7 +209,6 @@ uint32_t mco_directory_join(struct mco_directory *d, const struct mco_holder *in
         h->state = MCO_HOLDER_REPORTING;
         h->floor = d->floor;
         h->info = *info;
-        h->info.draining = false;
         replaced(d, info);
     }
     again = h->info.life != info->life || h->state == MCO_HOLDER_GONE;
@@ -201,16 +218,13 @@ uint32_t mco_directory_join(struct mco_directory *d, const struct mco_holder *in
         h->told = false;
     if (again || !h->connected)
         mco_duties_again(d, h, false);
-    drains = h->info.draining;
     h->info = *info;
-    h->info.draining = drains;
+    h->info.draining = info->draining || h->ordered;
     h->domain = domain_of(info);
     h->heard = now;
     h->connected = true;
     h->state = h->told ? MCO_HOLDER_HERE : MCO_HOLDER_REPORTING;
     *report = !h->told;
-    if (info->draining != drains)
-        mco_directory_drain(d, i, info->draining);
     return i;
 }
 
@@ -243,7 +257,7 @@ void mco_directory_drain(struct mco_directory *d, uint32_t holder, bool drain)
 
     if (h == NULL)
         return;
-    h->info.draining = drain;
+    h->ordered = h->info.draining = drain;
     h->drain_at = 0;
     if (drain)
         h->scan |= MCO_SCAN_DRAIN;

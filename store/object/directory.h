@@ -62,11 +62,16 @@ struct mco_holder {
 uint32_t mco_directory_join(struct mco_directory *d, const struct mco_holder *h, uint64_t now,
                             bool *report);
 uint32_t mco_directory_holder(const struct mco_directory *d, uint64_t identity);
+/* By its address; one that is gone only if there is no other. */
+uint32_t mco_directory_holder_named(const struct mco_directory *d, const char *address);
 const struct mco_holder *mco_directory_holder_at(const struct mco_directory *d, uint32_t holder);
 void mco_directory_heard(struct mco_directory *d, uint32_t holder, uint64_t now);
 /* Its connection is gone: its puts under way are undone at once; away and gone follow by the clock. */
 void mco_directory_left(struct mco_directory *d, uint32_t holder, uint64_t now);
+/* By order, until it is taken back; what the holder says of itself at its joins counts beside it. */
 void mco_directory_drain(struct mco_directory *d, uint32_t holder, bool drain);
+/* Entries that name it. */
+uint64_t mco_directory_objects(const struct mco_directory *d, uint32_t holder);
 
 enum mco_holder_state { MCO_HOLDER_REPORTING, MCO_HOLDER_HERE, MCO_HOLDER_AWAY, MCO_HOLDER_GONE };
 enum mco_holder_state mco_directory_state(const struct mco_directory *d, uint32_t holder);

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the parts of the master share.
+ *
+ *   master.c         who leads, and the clock
+ *   master_holder.c  agents that join, beat and report
+ *   master_keys.c    questions about keys, puts, removals
+ *   master_order.c   what holders are ordered to do
+ *   master_list.c    removals by pattern, lists, drains
+ *
+ * Control thread only. Whoever asks is a peer, or (peer NULL) this agent's own catalog: the messages are the same.
+ */
+#ifndef MCD_MASTER_INTERNAL_H
+#define MCD_MASTER_INTERNAL_H
+
+#include "cluster.h"
+#include <daemon/peer.pb-c.h>
+#include "master.h"
+#include "store.h"
+#include "store_wire.h"
+
+#define MCD_MASTER_MS UINT64_C(1000000)
+
+/* Who asked, and what: enough to answer later. */
+struct mcd_asker {
+    struct mcd_peer *peer; /* NULL: this agent's own catalog */
+    struct mcd_wire_header header;
+};
+
+/* An agent's store, as it joined. */
+struct mcd_joined {
+    struct mcd_joined *next;
+    struct mcd_peer *peer; /* NULL: this agent's own, or `away` */
+    bool away;             /* it has no connection */
+    uint32_t holder;
+    uint64_t identity, life;
+    uint64_t told; /* number of its next event that was not heard of; 0: none was */
+};
+
+/* An answer that waits until copies are made, or lives dropped, in the order of its keys. */
+struct mcd_waiting {
+    struct mcd_waiting *next;
+    struct mcd_asker asker;
+    uint64_t deadline; /* ns */
+    uint64_t tenant;
+    uint32_t n, at; /* keys; how many of the first are settled */
+    const uint8_t *next_key;
+    uint8_t *keys; /* a key list */
+    struct mco_version *versions;
+    uint8_t *status, *copies;
+};
+
+struct mcd_order_call;
+struct mcd_walk_job;
+
+struct mcd_master {
+    struct mcd_agent *agent;
+    struct mcd_alarm alarm;
+    bool elects;       /* by etcd */
+    bool told_catalog; /* who leads */
+    char leader[MCD_ADDRESS_TEXT_MAX];
+    uint64_t leader_token;
+    struct mco_directory *d; /* NULL: it does not lead */
+    uint64_t token;
+    struct mcd_joined *joined;
+    struct mcd_waiting *waiting, **waiting_end;
+    struct mcd_order_call *orders;
+    struct mcd_walk_job *jobs;
+    uint32_t next_own; /* of orders to the own catalog */
+    struct mcd_master_stats stats;
+};
+
+/* ---- master.c */
+void mcd_master_reply(struct mcd_master *m, const struct mcd_asker *who, uint32_t status,
+                      const ProtobufCMessage *answer);
+/* Looks at everything soon. */
+void mcd_master_soon(struct mcd_master *m);
+/* Somebody has seen a token that is not below this leader's. */
+void mcd_master_raise(struct mcd_master *m, uint64_t token);
+/* When an answer is wanted at the latest, ns. */
+uint64_t mcd_master_deadline(const struct mcd_wire_header *h);
+
+/* ---- master_holder.c */
+struct mcd_joined *mcd_joined_of(struct mcd_master *m, const struct mcd_peer *peer);
+struct mcd_joined *mcd_joined_at(struct mcd_master *m, uint32_t holder);
+void mcd_master_on_join(struct mcd_master *m, const struct mcd_asker *who, const Mcd__StoreJoin *q);
+void mcd_master_on_report(struct mcd_master *m, const struct mcd_asker *who,
+                          const Mcd__StoreReport *q);
+/* Its wire is gone. */
+void mcd_joined_left(struct mcd_master *m, const struct mcd_peer *peer);
+void mcd_joined_destroy(struct mcd_master *m);
+
+/* ---- master_keys.c */
+void mcd_master_on_find(struct mcd_master *m, const struct mcd_asker *who, const Mcd__StoreFind *q);
+void mcd_master_on_start(struct mcd_master *m, const struct mcd_asker *who,
+                         const Mcd__StoreStart *q);
+void mcd_master_on_end(struct mcd_master *m, const struct mcd_asker *who, const Mcd__StoreEnd *q);
+void mcd_master_on_remove(struct mcd_master *m, const struct mcd_asker *who,
+                          const Mcd__StoreRemove *q);
+void mcd_waitings_poll(struct mcd_master *m, uint64_t now);
+/* Of one peer, or all (everybody): with NO_DIRECTORY where somebody is left to hear it. */
+void mcd_waitings_end(struct mcd_master *m, const struct mcd_peer *peer, bool everybody);
+
+/* ---- master_order.c */
+void mcd_orders_send(struct mcd_master *m, uint64_t now);
+void mcd_orders_destroy(struct mcd_master *m);
+
+/* ---- master_list.c */
+void mcd_master_on_remove_many(struct mcd_master *m, const struct mcd_asker *who,
+                               const Mcd__StoreRemove *q);
+void mcd_master_on_list(struct mcd_master *m, const struct mcd_asker *who, const Mcd__StoreList *q);
+/* True: there is more to do at once. */
+bool mcd_jobs_poll(struct mcd_master *m, uint64_t now);
+void mcd_jobs_end(struct mcd_master *m, const struct mcd_peer *peer, bool everybody);
+
+#endif

@@ -1,0 +1,541 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What takes a walk over all entries, some at a time: removals by pattern, lists. And drains, and what the master tells of itself. */
+#include "master_internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "handlers.h"
+#include "log.h"
+#include "shm/message.h"
+#include "shm/status.h"
+#include "store/object/match.h"
+
+#define STEP_NS (2 * MCD_MASTER_MS) /* of one round, all walks together */
+#define OPEN_MAX 65536u       /* removed keys whose drops are awaited; beyond, the walk waits */
+#define JSON_MAX (700u << 10) /* bytes of a list */
+#define JOBS_MAX 64u
+
+struct removed_key {
+    struct removed_key *next;
+    struct mco_version upto;
+    uint32_t length;
+    uint8_t bytes[];
+};
+
+struct mcd_walk_job {
+    struct mcd_walk_job *next;
+    struct mcd_asker asker;
+    uint64_t deadline, tenant;
+    uint32_t what; /* enum mcs_objects */
+    uint8_t *text;
+    size_t length;
+    struct mco_match *match; /* REGEX */
+    uint64_t cursor;         /* UINT64_MAX: the walk is over */
+    bool failed;             /* no memory */
+    /* removals */
+    struct removed_key *found, *open, **open_end;
+    uint32_t nopen;
+    uint64_t removed;
+    /* LIST */
+    uint64_t skip, limit, listed;
+    bool more;
+    FILE *out;
+    char *json;
+    size_t size;
+    struct mcd_master *master;
+};
+
+static void job_free(struct mcd_walk_job *j)
+{
+    struct removed_key *k;
+
+    while ((k = j->found) != NULL) {
+        j->found = k->next;
+        free(k);
+    }
+    while ((k = j->open) != NULL) {
+        j->open = k->next;
+        free(k);
+    }
+    if (j->out != NULL)
+        fclose(j->out);
+    mco_match_destroy(j->match);
+    free(j->json);
+    free(j->text);
+    free(j);
+}
+
+static void removed_answer(struct mcd_master *m, struct mcd_walk_job *j, uint32_t status,
+                           const char *error)
+{
+    Mcd__StoreRemoved a = MCD__STORE_REMOVED__INIT;
+
+    a.token = m->token;
+    a.removed = j->removed;
+    a.error = (char *)(uintptr_t)error;
+    mcd_master_reply(m, &j->asker, status, &a.base);
+}
+
+static void listed_answer(struct mcd_master *m, const struct mcd_asker *who, uint32_t status,
+                          const char *json, const char *error)
+{
+    Mcd__StoreListed a = MCD__STORE_LISTED__INIT;
+
+    a.token = m->token;
+    a.json =
+        (ProtobufCBinaryData){.data = (uint8_t *)(uintptr_t)json, .len = json ? strlen(json) : 0};
+    a.error = (char *)(uintptr_t)error;
+    mcd_master_reply(m, who, status, &a.base);
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+static void print_text(FILE *out, const char *text)
+{
+    fputc('"', out);
+    for (const char *c = text; *c != '\0'; c++) {
+        if (*c == '"' || *c == '\\')
+            fputc('\\', out);
+        if ((unsigned char)*c >= 0x20)
+            fputc(*c, out);
+    }
+    fputc('"', out);
+}
+
+static void print_key(FILE *out, const struct mco_key *key)
+{
+    const uint8_t *b = key->bytes;
+    char text[MCS_KEY_MAX + 1];
+
+    memcpy(text, b, key->length);
+    text[key->length] = '\0';
+    if (memchr(b, 0, key->length) == NULL && mcd_good_name(text)) {
+        fputs("\"key\":", out);
+        print_text(out, text);
+        return;
+    }
+    fputs("\"key_hex\":\"", out);
+    for (uint32_t i = 0; i < key->length; i++)
+        fprintf(out, "%02x", b[i]);
+    fputc('"', out);
+}
+
+static void print_object(struct mcd_master *m, FILE *out, const struct mco_key *key,
+                         const struct mco_found_at *f)
+{
+    fputc('{', out);
+    print_key(out, key);
+    fprintf(out,
+            ",\"tenant\":%llu,\"size\":%llu,\"crc\":\"0x%08x\",\"version\":%llu,"
+            "\"status\":\"%s\",\"hosts\":[",
+            (unsigned long long)key->tenant, (unsigned long long)f->size, f->crc,
+            (unsigned long long)((f->version.token << 40) + f->version.sequence),
+            f->status == MCS_OK ? "here" : "away");
+    for (unsigned i = 0; i < f->nholders; i++) {
+        const struct mco_holder *h = mco_directory_holder_at(m->d, f->holders[i]);
+
+        if (i != 0)
+            fputc(',', out);
+        print_text(out, h->address);
+    }
+    fputs("]}", out);
+}
+
+/* ---- walks -------------------------------------------------------------------------------------- */
+
+static bool wanted(struct mcd_walk_job *j, const struct mco_key *key)
+{
+    switch ((enum mcs_objects)j->what) {
+    case MCS_OBJECTS_ALL:
+        return true;
+    case MCS_OBJECTS_REGEX:
+        return mco_match(j->match, key->bytes, key->length);
+    default:
+        return key->length >= j->length && memcmp(key->bytes, j->text, j->length) == 0;
+    }
+}
+
+static bool note_one(void *context, const struct mco_key *key, const struct mco_found_at *f)
+{
+    struct mcd_walk_job *j = context;
+    struct removed_key *k;
+
+    (void)f;
+    if (!wanted(j, key))
+        return true;
+    k = malloc(sizeof(*k) + key->length);
+    if (k == NULL) {
+        j->failed = true;
+        return false;
+    }
+    k->length = key->length;
+    memcpy(k->bytes, key->bytes, key->length);
+    k->next = j->found;
+    j->found = k;
+    return true;
+}
+
+static bool list_one(void *context, const struct mco_key *key, const struct mco_found_at *f)
+{
+    struct mcd_walk_job *j = context;
+
+    if (!wanted(j, key))
+        return true;
+    if (j->skip > 0) {
+        j->skip--;
+        return true;
+    }
+    if (j->listed == j->limit || ftell(j->out) > (long)JSON_MAX) {
+        j->more = true;
+        return false;
+    }
+    if (j->listed++ != 0)
+        fputc(',', j->out);
+    print_object(j->master, j->out, key, f);
+    return true;
+}
+
+/* What the walk has found in one shard is removed; who has to drop it is waited for. */
+static void remove_found(struct mcd_master *m, struct mcd_walk_job *j, uint64_t now)
+{
+    struct removed_key *k;
+    unsigned left;
+
+    while ((k = j->found) != NULL) {
+        struct mco_key key = mco_key(j->tenant, k->bytes, k->length);
+
+        j->found = k->next;
+        k->next = NULL;
+        if (mco_directory_remove(m->d, &key, &k->upto, now, &left) == MCS_OK)
+            j->removed++;
+        if (left == 0) {
+            free(k);
+            continue;
+        }
+        *j->open_end = k;
+        j->open_end = &k->next;
+        j->nopen++;
+    }
+}
+
+static void see_dropped(struct mcd_master *m, struct mcd_walk_job *j, uint64_t now)
+{
+    struct removed_key *k;
+
+    while ((k = j->open) != NULL) {
+        struct mco_key key = mco_key(j->tenant, k->bytes, k->length);
+
+        if (mco_directory_pending(m->d, &key, &k->upto, now) != 0)
+            return;
+        j->open = k->next;
+        j->nopen--;
+        free(k);
+    }
+    j->open_end = &j->open;
+}
+
+static bool is_list(const struct mcd_walk_job *j)
+{
+    return j->what == MCS_OBJECTS_LIST;
+}
+
+/* True: it is over, and answered. */
+static bool job_step(struct mcd_master *m, struct mcd_walk_job *j, uint64_t now)
+{
+    if (!is_list(j))
+        see_dropped(m, j, now);
+    if (j->cursor != UINT64_MAX && !j->more && j->nopen < OPEN_MAX) {
+        mco_directory_walk(m->d, j->tenant, MCO_NO_HOLDER, &j->cursor,
+                           is_list(j) ? list_one : note_one, j);
+        remove_found(m, j, now);
+    }
+    if (j->failed) {
+        if (is_list(j))
+            listed_answer(m, &j->asker, MCS_NO_MEMORY, NULL, "no memory for the list");
+        else
+            removed_answer(m, j, MCS_NO_MEMORY, "no memory for the keys; some are removed");
+        return true;
+    }
+    if (j->cursor == UINT64_MAX && j->open == NULL) {
+        if (!is_list(j)) {
+            removed_answer(m, j, MCS_OK, "");
+        } else {
+            fprintf(j->out, "],\"more\":%s}", j->more ? "true" : "false");
+            fclose(j->out);
+            j->out = NULL;
+            listed_answer(m, &j->asker, j->json != NULL ? MCS_OK : MCS_NO_MEMORY, j->json, "");
+        }
+        return true;
+    }
+    if (now < j->deadline)
+        return false;
+    m->stats.late++;
+    if (is_list(j))
+        listed_answer(m, &j->asker, MCS_TIMEOUT, NULL,
+                      "not through with all keys in time: ask for a longer prefix");
+    else
+        removed_answer(m, j, MCS_TIMEOUT,
+                       "not through with all keys in time; what was removed is: ask again");
+    return true;
+}
+
+bool mcd_jobs_poll(struct mcd_master *m, uint64_t now)
+{
+    struct mcd_walk_job **link = &m->jobs, *j;
+    uint64_t end = now + STEP_NS;
+    bool more = false;
+
+    while ((j = *link) != NULL) {
+        bool over = false;
+
+        do
+            over = job_step(m, j, mcd_now_ns());
+        while (!over && j->cursor != UINT64_MAX && j->nopen < OPEN_MAX && mcd_now_ns() < end);
+        if (over) {
+            *link = j->next;
+            job_free(j);
+        } else {
+            more |= j->cursor != UINT64_MAX && j->nopen < OPEN_MAX;
+            link = &j->next;
+        }
+    }
+    return more;
+}
+
+void mcd_jobs_end(struct mcd_master *m, const struct mcd_peer *peer, bool everybody)
+{
+    struct mcd_walk_job **link = &m->jobs, *j;
+
+    while ((j = *link) != NULL) {
+        if (!everybody && j->asker.peer != peer) {
+            link = &j->next;
+            continue;
+        }
+        *link = j->next;
+        if (everybody)
+            mcd_master_reply(m, &j->asker, MCS_NO_DIRECTORY, NULL);
+        job_free(j);
+    }
+}
+
+/* ---- questions ------------------------------------------------------------------------------------ */
+
+static struct mcd_walk_job *job_create(struct mcd_master *m, const struct mcd_asker *who,
+                                       uint64_t tenant, uint32_t what, ProtobufCBinaryData text)
+{
+    struct mcd_walk_job *j;
+    unsigned n = 0;
+
+    for (j = m->jobs; j != NULL; j = j->next)
+        n++;
+    j = n < JOBS_MAX ? calloc(1, sizeof(*j)) : NULL;
+    if (j == NULL)
+        return NULL;
+    j->master = m;
+    j->asker = *who;
+    j->tenant = tenant;
+    j->what = what;
+    j->deadline = mcd_master_deadline(&who->header);
+    j->open_end = &j->open;
+    j->text = malloc(text.len + 1);
+    if (j->text == NULL) {
+        job_free(j);
+        return NULL;
+    }
+    memcpy(j->text, text.data, text.len);
+    j->length = text.len;
+    return j;
+}
+
+static void job_begin(struct mcd_master *m, struct mcd_walk_job *j)
+{
+    j->next = m->jobs;
+    m->jobs = j;
+    mcd_master_soon(m);
+}
+
+void mcd_master_on_remove_many(struct mcd_master *m, const struct mcd_asker *who,
+                               const Mcd__StoreRemove *q)
+{
+    struct mcd_walk_job *j;
+    struct mcd_walk_job none = {.asker = *who};
+    char error[200] = "";
+    int res = 0;
+
+    if ((q->what != MCS_OBJECTS_PREFIX && q->what != MCS_OBJECTS_REGEX &&
+         q->what != MCS_OBJECTS_ALL) ||
+        q->keys.len > MCS_KEY_MAX) {
+        m->stats.malformed++;
+        mcd_master_reply(m, who, MCS_PROTOCOL, NULL);
+        return;
+    }
+    if (mco_directory_rebuilding(m->d, mcd_now_ns())) {
+        removed_answer(m, &none, MCS_REBUILDING,
+                       "the directory is being rebuilt: not all keys are known yet");
+        return;
+    }
+    j = job_create(m, who, q->tenant, q->what, q->keys);
+    if (j != NULL && q->what == MCS_OBJECTS_REGEX)
+        res = mco_match_create((const char *)j->text, j->length, &j->match, error, sizeof(error));
+    if (j == NULL || res != 0) {
+        removed_answer(m, &none, j == NULL || res == -ENOMEM ? MCS_NO_MEMORY : MCS_INVALID_ARGUMENT,
+                       error);
+        if (j != NULL)
+            job_free(j);
+        return;
+    }
+    job_begin(m, j);
+}
+
+static void on_stat(struct mcd_master *m, const struct mcd_asker *who, const Mcd__StoreList *q)
+{
+    struct mco_key key;
+    struct mco_found_at f;
+    char *json = NULL;
+    size_t size = 0;
+    FILE *out;
+
+    if (q->text.len == 0 || q->text.len > MCS_KEY_MAX) {
+        listed_answer(m, who, MCS_BAD_KEY, NULL, "a key has 1 to 4096 bytes");
+        return;
+    }
+    key = mco_key(q->tenant, q->text.data, (uint32_t)q->text.len);
+    mco_directory_find(m->d, &key, 1, mcd_now_ns(), &f);
+    if (f.status != MCS_OK && f.status != MCS_PEER_UNREACHABLE) {
+        listed_answer(m, who, f.status, NULL,
+                      f.status == MCS_REBUILDING ? "the directory is being rebuilt"
+                                                 : "no object has this key");
+        return;
+    }
+    out = open_memstream(&json, &size);
+    if (out != NULL) {
+        print_object(m, out, &key, &f);
+        fclose(out);
+    }
+    listed_answer(m, who, json != NULL ? MCS_OK : MCS_NO_MEMORY, json, "");
+    free(json);
+}
+
+static void on_drain(struct mcd_master *m, const struct mcd_asker *who, const Mcd__StoreList *q)
+{
+    char address[MCO_TEXT_MAX], json[200];
+    bool drain = q->what == MCS_OBJECTS_DRAIN;
+    uint32_t holder = MCO_NO_HOLDER;
+
+    if (q->text.len < sizeof(address)) {
+        memcpy(address, q->text.data, q->text.len);
+        address[q->text.len] = '\0';
+        holder = mco_directory_holder_named(m->d, address);
+    }
+    if (holder == MCO_NO_HOLDER) {
+        listed_answer(m, who, MCS_NOT_FOUND, NULL,
+                      "no agent with this address has joined; `mcshm store top` lists them");
+        return;
+    }
+    mcd_info("store: %s is %s, by order", address,
+             drain ? "to be drained" : "not to be drained any more");
+    mco_directory_drain(m->d, holder, drain);
+    snprintf(json, sizeof(json), "{\"draining\":%s,\"objects\":%llu}", drain ? "true" : "false",
+             (unsigned long long)mco_directory_objects(m->d, holder));
+    listed_answer(m, who, MCS_OK, json, "");
+}
+
+void mcd_master_on_list(struct mcd_master *m, const struct mcd_asker *who, const Mcd__StoreList *q)
+{
+    struct mcd_walk_job *j;
+
+    switch (q->what) {
+    case MCS_OBJECTS_STAT:
+        on_stat(m, who, q);
+        return;
+    case MCS_OBJECTS_DRAIN:
+    case MCS_OBJECTS_UNDRAIN:
+        on_drain(m, who, q);
+        return;
+    case MCS_OBJECTS_LIST:
+        break;
+    default:
+        m->stats.malformed++;
+        mcd_master_reply(m, who, MCS_PROTOCOL, NULL);
+        return;
+    }
+    j = job_create(m, who, q->tenant, q->what, q->text);
+    if (j != NULL)
+        j->out = open_memstream(&j->json, &j->size);
+    if (j == NULL || j->out == NULL) {
+        listed_answer(m, who, MCS_NO_MEMORY, NULL, "no memory for the list, or too many at a time");
+        if (j != NULL)
+            job_free(j);
+        return;
+    }
+    j->skip = q->skip;
+    j->limit = q->limit;
+    fputs("{\"objects\":[", j->out);
+    job_begin(m, j);
+}
+
+/* ---- the master of itself --------------------------------------------------------------------------- */
+
+static void print_holders(struct mcd_master *m, FILE *out)
+{
+    static const char *const words[] = {"reporting", "here", "away", "gone"};
+    bool first = true;
+
+    for (uint32_t i = 0; i < MCO_HOLDERS_MAX; i++) {
+        const struct mco_holder *h = mco_directory_holder_at(m->d, i);
+
+        if (h == NULL)
+            continue;
+        fprintf(out, "%s{\"address\":", first ? "" : ",");
+        print_text(out, h->address);
+        fputs(",\"domain\":", out);
+        print_text(out, h->domain);
+        fprintf(out,
+                ",\"state\":\"%s\",\"capacity\":%llu,\"used\":%llu,\"objects\":%llu,"
+                "\"draining\":%s}",
+                words[mco_directory_state(m->d, i)], (unsigned long long)h->capacity,
+                (unsigned long long)h->used, (unsigned long long)mco_directory_objects(m->d, i),
+                h->draining ? "true" : "false");
+        first = false;
+    }
+}
+
+char *mcd_master_json(struct mcd_master *m)
+{
+    struct mco_directory_stats s;
+    char *json = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&json, &size);
+    bool leads = mcd_master_leads(m);
+
+    if (out == NULL)
+        return NULL;
+    fprintf(out, "{\"leads\":%s,\"leader\":", leads ? "true" : "false");
+    print_text(out, m != NULL ? m->leader : "");
+    fprintf(out, ",\"token\":%llu", m != NULL ? (unsigned long long)m->leader_token : 0ull);
+    if (leads) {
+        mco_directory_get_stats(m->d, mcd_now_ns(), &s);
+        fprintf(out,
+                ",\"rebuilding\":%s,\"keys\":%llu,\"memory\":%llu,\"puts_open\":%llu,"
+                "\"copies_wanted\":%llu,\"drops_pending\":%llu,\"lost\":%llu,\"holders\":[",
+                s.rebuilding ? "true" : "false", (unsigned long long)s.keys,
+                (unsigned long long)s.bytes_memory, (unsigned long long)s.puts_open,
+                (unsigned long long)s.copies_wanted, (unsigned long long)s.drops_pending,
+                (unsigned long long)s.lost);
+        print_holders(m, out);
+        fputc(']', out);
+    }
+    fputc('}', out);
+    fclose(out);
+    return json;
+}
+
+void mcd_master_get_stats(const struct mcd_master *m, struct mcd_master_stats *out)
+{
+    memset(out, 0, sizeof(*out));
+    if (m != NULL)
+        *out = m->stats;
+}
