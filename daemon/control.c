@@ -22,6 +22,7 @@
 #include "cluster.h"
 #include "fault.h"
 #include "log.h"
+#include "master.h"
 #include "mooncake.h"
 #include "rdma.h"
 #include "reload.h"
@@ -301,6 +302,8 @@ int mcd_control_init(struct mcd_agent *a, char *error, size_t error_size)
         res = mcd_cluster_create(a, error, error_size);
     if (res == 0)
         res = mcd_store_begin(a, error, error_size);
+    if (res == 0)
+        res = mcd_master_create(a, &a->master, error, error_size);
     if (res == 0) {
         mcd_recovery_begin(a);
         return open_socket(a, error, error_size);
@@ -489,6 +492,14 @@ static void drain_engines(struct mcd_agent *a)
     }
 }
 
+/* The lead is given back first: others take it while this agent still ends. */
+static void stop_store(struct mcd_agent *a)
+{
+    mcd_master_destroy(a->master);
+    a->master = NULL;
+    mcd_store_stop(a);
+}
+
 void mcd_control_run(struct mcd_agent *a)
 {
     struct epoll_event events[64];
@@ -526,7 +537,7 @@ void mcd_control_run(struct mcd_agent *a)
         }
         timeout = poll_sessions(a);
         if (a->stopping && a->sessions == NULL)
-            mcd_store_stop(a);
+            stop_store(a);
         else if (mcd_store_poll(a))
             timeout = 1;
         next = mcd_alarms_run(a, mcd_now_ns());
@@ -544,7 +555,7 @@ void mcd_control_run(struct mcd_agent *a)
     MCS_FAILPOINT(stop_quiet);
     mcd_mooncake_destroy(a->mooncake);
     a->mooncake = NULL;
-    mcd_store_stop(a);
+    stop_store(a);
     mcd_store_end(a);
     mcd_cluster_destroy(a);
     MCS_FAILPOINT(stop_peers);
@@ -554,6 +565,7 @@ void mcd_control_fini(struct mcd_agent *a)
 {
     mcd_alarm_clear(a, &a->pulse);
     mcd_mooncake_destroy(a->mooncake);
+    mcd_master_destroy(a->master);
     mcd_store_end(a);
     mcd_cluster_destroy(a); /* the start has failed */
     mcd_resolvers_destroy(a);
