@@ -75,7 +75,7 @@ struct mco_member {
     uint64_t heard;  /* ns */
     enum mco_holder_state state;
     bool connected;
-    bool ordered; /* to be emptied, by order */
+    bool ordered;                     /* to be emptied, by order */
     bool told;                        /* has reported in full in this reign */
     uint8_t turn;                     /* of its reports, 0 .. 7 */
     uint8_t scan;                     /* MCO_SCAN_*: wanted from the next pass on */
