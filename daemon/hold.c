@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "shm/atomic.h"
 
@@ -28,6 +29,7 @@ struct mcd_holds {
     uint32_t lock;
     uint32_t max, room; /* entries; those that have memory */
     uint32_t unused;    /* the first one */
+    uint32_t seed; /* of generations: a hold of an earlier agent's life names none of this one */
     uint64_t holds, creations, bytes;
     void (*given_up)(void *context, const struct mco_key *key, const struct mco_version *version);
     void *context;
@@ -77,6 +79,8 @@ int mcd_holds_create(uint64_t max, struct mcd_holds **out)
         return -ENOMEM;
     h->max = n;
     h->unused = NO_HOLD;
+    if (getrandom(&h->seed, sizeof(h->seed), GRND_NONBLOCK) != (ssize_t)sizeof(h->seed))
+        h->seed = (uint32_t)mcs_ticks();
     *out = h;
     return 0;
 }
@@ -141,7 +145,7 @@ static void grow(struct mcd_holds *h)
         return;
     h->chunks[h->room / CHUNK] = chunk;
     for (uint32_t i = CHUNK; i-- > 0;) {
-        chunk[i].generation = 1;
+        chunk[i].generation = h->seed;
         chunk[i].next = h->unused;
         h->unused = h->room + i;
     }

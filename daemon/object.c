@@ -214,6 +214,22 @@ static void wait_for(struct mcd_object *r, bool space)
     }
 }
 
+/* It goes on before those that came later: one with FENCE among them waits for it, and lets nobody pass. */
+static void list_first(struct mcd_queue *q, struct mcd_task *t)
+{
+    unsigned list = t->desc.priority;
+    uint32_t slot = t->desc.slot;
+
+    t->list = (uint8_t)list;
+    t->list_prev = MCD_NO_TASK;
+    t->list_next = q->list_head[list];
+    if (t->list_next != MCD_NO_TASK)
+        q->tasks[t->list_next].list_prev = slot;
+    else
+        q->list_tail[list] = slot;
+    q->list_head[list] = slot;
+}
+
 void mcd_object_awake(struct mcd_engine *g, struct mcd_object *r)
 {
     struct mcd_queue *q = r->q;
@@ -224,7 +240,7 @@ void mcd_object_awake(struct mcd_engine *g, struct mcd_object *r)
     r->waits = false;
     q->waits--;
     q->parked++;
-    mcd_list_add(q, r->desc.slot, r->desc.priority);
+    list_first(q, r->task);
     if (q->leaf.session != NULL)
         mcd_queue_share(g, q);
 }
@@ -292,6 +308,27 @@ static bool let_go(struct mcd_engine *g, struct mcd_object *r)
     return true;
 }
 
+static void let_hold_go(struct mcd_engine *g, struct mcd_queue *q, uint64_t hold);
+
+/* Its client will not look at results: what was given with them is taken back. They are where the client can write, and name nothing
+ * but what its own session holds. */
+static void take_back(struct mcd_engine *g, struct mcd_object *r)
+{
+    const struct mcd_window *w = r->window;
+    const uint8_t *results = r->q->shm.args + r->base + r->args.results;
+    struct mcs_object_result res;
+
+    if (r->desc.op != MCS_OP_HOLD && r->desc.op != MCS_OP_CREATE)
+        return;
+    for (uint32_t i = 0; i < r->next; i++) {
+        memcpy(&res, results + (uint64_t)i * sizeof(res), sizeof(res));
+        let_hold_go(g, r->q, res.hold);
+    }
+    for (uint32_t i = 0; w != NULL && r->next < r->args.count && i < w->n; i++)
+        if (w->items[i].state == MCD_ITEM_DONE)
+            let_hold_go(g, r->q, w->items[i].result.hold);
+}
+
 static void count_keys(struct mcd_engine *g, const struct mcd_object *r)
 {
     struct mcd_object_counters *c = &g->counters.objects;
@@ -348,6 +385,8 @@ void mcd_object_finish(struct mcd_engine *g, struct mcd_queue *q, struct mcd_tas
         t->state = (uint8_t)state;
         t->error = (uint16_t)error;
     }
+    if (t->state != MCS_STATE_COMPLETED)
+        take_back(g, r);
     if (let_go(g, r))
         end(g, q, t, (enum mcs_state)t->state, (enum mcs_status)t->error);
     else
@@ -400,6 +439,7 @@ static void park(struct mcd_engine *g, struct mcd_object *r, uint64_t age, uint3
         struct mcs_desc d = r->desc;
         bool begun = r->started != 0;
 
+        take_back(g, r);
         let_go(g, r); /* no leg is out: those are of parked tasks only */
         put_object(r->all, r);
         mcd_task_refuse(g, q, &d, queue_ns, begun ? MCS_STATE_FAILED : MCS_STATE_INVALID,
@@ -431,6 +471,8 @@ static void end_now(struct mcd_engine *g, struct mcd_object *r, uint32_t queue_n
     struct mcd_queue *q = r->q;
     struct mcs_desc d = r->desc;
 
+    if (state != MCS_STATE_COMPLETED)
+        take_back(g, r);
     let_go(g, r);
     if (state == MCS_STATE_COMPLETED)
         count_keys(g, r);
@@ -517,28 +559,32 @@ static void tell_undone(struct mcd_engine *g, const struct mcd_held *held)
         put_window(g->objects, w);
 }
 
-void mcd_object_release(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d)
+static void let_hold_go(struct mcd_engine *g, struct mcd_queue *q, uint64_t hold)
 {
-    struct mcd_holds *h = q->session->holds;
-    struct mcs_release release;
+    struct mco_store *s = g->o.store->objects;
     struct mcd_held held;
 
-    if (g->objects == NULL || h == NULL)
+    if (hold == 0 || q->session->holds == NULL || !mcd_hold_take(q->session->holds, s, hold, &held))
+        return;
+    if (held.creation) {
+        mco_abort(s, held.view.object);
+        if (g->o.store->catalog != NULL)
+            tell_undone(g, &held);
+    } else {
+        mco_unpin(s, held.view.object);
+    }
+    mcs_count(&g->counters.objects.released, 1);
+}
+
+void mcd_object_release(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d)
+{
+    struct mcs_release release;
+
+    if (g->objects == NULL)
         return;
     memcpy(&release, d, sizeof(release));
-    for (unsigned i = 0; i < MCS_RELEASE_MAX; i++) {
-        if (release.holds[i] == 0 ||
-            !mcd_hold_take(h, g->o.store->objects, release.holds[i], &held))
-            continue;
-        if (held.creation) {
-            mco_abort(g->o.store->objects, held.view.object);
-            if (g->o.store->catalog != NULL)
-                tell_undone(g, &held);
-        } else {
-            mco_unpin(g->o.store->objects, held.view.object);
-        }
-        mcs_count(&g->counters.objects.released, 1);
-    }
+    for (unsigned i = 0; i < MCS_RELEASE_MAX; i++)
+        let_hold_go(g, q, release.holds[i]);
 }
 
 /* ---- what others say ------------------------------------------------------------------------------ */

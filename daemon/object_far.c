@@ -408,6 +408,7 @@ enum mcd_run mcd_object_fetch(struct mcd_engine *g, struct mcd_object *r, uint64
             if (r->error != 0)
                 return MCD_RUN_FAILED;
             mcd_ask_done_with(g, &w->ask);
+            w->ask.n = 0;
             if (!any_far(w))
                 return MCD_RUN_DONE;
             r->step = MCD_STEP_ASK;

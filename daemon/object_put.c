@@ -377,6 +377,7 @@ static enum mcs_status seal_one(struct mcd_engine *g, struct mcd_object *r, stru
         if (*budget == 0)
             return MCS_BUSY;
         n = n < SEAL_SLICE ? n : SEAL_SLICE;
+        n = n < *budget ? n : *budget;
         it->crc = mct_crc32c(it->crc, it->view.data + it->done, n);
         it->done += n;
         mcd_object_pay(budget, n);

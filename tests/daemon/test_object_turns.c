@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Requests about objects among other tasks: turns, order, deadlines, what they wait for. */
+#include <pthread.h>
+
+#include "objects.h"
+
+/* A PUT of `size` bytes under way in an engine whose slices are small. */
+static struct mcs_desc put_begun(struct ob *o, uint64_t size)
+{
+    struct mcs_desc d;
+
+    ob_begin(o, MCS_OP_PUT, 0);
+    ob_name(o, "large");
+    ob_piece(o, 0, size);
+    ob_write(o);
+    d = ob_desc(o);
+    fix_push(&o->f, &d);
+    while (ob_stats(o).writing == 0)
+        ob_turns(o, 1);
+    cr_assert(!ob_ended(o, &d));
+    return d;
+}
+
+Test(object_turns, a_large_put_lets_others_pass)
+{
+    static struct ob o;
+    struct mcs_desc large, small;
+
+    ob_init_sized(&o, 8u << 20, 2u << 20, 4096, 10);
+    ob_paint(o.f.local.map, FIX_EXTENT_SIZE, 4);
+    large = put_begun(&o, FIX_EXTENT_SIZE);
+    small = fix_desc(&o.f, MCS_OP_WRITE, 64);
+    small.slot = small.batch = 1;
+    small.priority = MCS_CLASS_HIGH;
+    fix_push(&o.f, &small);
+    cr_assert_eq(fix_state(fix_end(&o.f, &small)), MCS_STATE_COMPLETED);
+    cr_assert(!ob_ended(&o, &large));
+    cr_assert_eq(fix_state(ob_end(&o, &large)), MCS_STATE_COMPLETED);
+    cr_assert_eq(ob_result(&o, 0).crc, mct_crc32c(0, o.f.local.map, FIX_EXTENT_SIZE));
+    memset(o.f.local.map, 0, FIX_EXTENT_SIZE);
+    cr_assert_eq(ob_get(&o, "large", 0, FIX_EXTENT_SIZE, 0).status, MCS_OK);
+    cr_assert_eq(ob_result(&o, 0).crc, mct_crc32c(0, o.f.local.map, FIX_EXTENT_SIZE));
+    ob_fini(&o);
+}
+
+Test(object_turns, a_canceled_put_leaves_nothing)
+{
+    static struct ob o;
+    struct mcs_desc d, cancel = {.op = MCS_OP_CANCEL};
+
+    ob_init_sized(&o, 8u << 20, 2u << 20, 4096, 10);
+    d = put_begun(&o, FIX_EXTENT_SIZE);
+    cancel.slot = d.slot;
+    cancel.generation = d.generation;
+    fix_push(&o.f, &cancel);
+    cr_assert_eq(fix_state(ob_end(&o, &d)), MCS_STATE_CANCELED);
+    cr_assert(ob_stats(&o).writing == 0 && ob_stats(&o).objects == 0);
+    cr_assert(!ob_exists(&o, "large"));
+    cr_assert_eq(ob_put(&o, "large", 0, 10, 0).status, MCS_OK);
+    ob_fini(&o);
+}
+
+Test(object_turns, a_canceled_get_pins_nothing)
+{
+    static struct ob o;
+    struct mcs_desc d, cancel = {.op = MCS_OP_CANCEL};
+
+    ob_init_sized(&o, 8u << 20, 2u << 20, 4096, 10);
+    ob_put(&o, "large", 0, FIX_EXTENT_SIZE, 0);
+    ob_begin(&o, MCS_OP_GET, 0);
+    ob_name(&o, "large");
+    ob_piece(&o, 0, FIX_EXTENT_SIZE);
+    ob_write(&o);
+    d = ob_desc(&o);
+    fix_push(&o.f, &d);
+    while (ob_stats(&o).pinned == 0)
+        ob_turns(&o, 1);
+    cancel.slot = d.slot;
+    cancel.generation = d.generation;
+    fix_push(&o.f, &cancel);
+    cr_assert_eq(fix_state(ob_end(&o, &d)), MCS_STATE_CANCELED);
+    cr_assert_eq(ob_stats(&o).pinned, 0u);
+    ob_fini(&o);
+}
+
+Test(object_turns, the_queue_goes_in_the_middle)
+{
+    static struct ob o;
+
+    ob_init_sized(&o, 8u << 20, 2u << 20, 4096, 10);
+    put_begun(&o, FIX_EXTENT_SIZE);
+    fix_fini(&o.f);
+    cr_assert(ob_stats(&o).writing == 0 && ob_stats(&o).objects == 0);
+    mco_destroy(o.st.objects);
+}
+
+Test(object_turns, a_seal_that_is_canceled_may_be_tried_again)
+{
+    static struct ob o;
+    struct mcs_object_result c;
+    struct mcs_desc d, cancel = {.op = MCS_OP_CANCEL};
+
+    ob_init_sized(&o, 8u << 20, 2u << 20, 4096, 10);
+    c = ob_create(&o, "k", FIX_EXTENT_SIZE);
+    ob_begin(&o, MCS_OP_SEAL, 0);
+    o.keys[o.args.count++] = (struct mcs_object_key){.size = c.hold};
+    ob_write(&o);
+    d = ob_desc(&o);
+    cancel.slot = d.slot;
+    cancel.generation = d.generation;
+    fix_push(&o.f, &d);
+    ob_turns(&o, 2);
+    cr_assert(!ob_ended(&o, &d));
+    fix_push(&o.f, &cancel);
+    cr_assert_eq(fix_state(ob_end(&o, &d)), MCS_STATE_CANCELED);
+    cr_assert(!ob_exists(&o, "k"));
+    cr_assert_eq(ob_seal(&o, c.hold).status, MCS_OK);
+    ob_fini(&o);
+}
+
+/* Who never sees the results gets no holds by them. */
+Test(object_turns, holds_of_a_canceled_request_are_taken_back)
+{
+    static struct ob o;
+    struct mcs_desc d, cancel = {.op = MCS_OP_CANCEL};
+    uint64_t n, creations, bytes;
+
+    for (unsigned op = MCS_OP_CREATE; op <= MCS_OP_HOLD; op += MCS_OP_HOLD - MCS_OP_CREATE) {
+        ob_init_sized(&o, 8u << 20, 2u << 20, 4096, 1000);
+        ob_put(&o, "k", 0, 100, 0);
+        ob_begin(&o, (uint8_t)op, 0);
+        for (unsigned i = 0; i < 300; i++) {
+            char key[16];
+
+            snprintf(key, sizeof(key), op == MCS_OP_HOLD ? "k" : "c-%u", i);
+            ob_name(&o, key)->size = 100;
+        }
+        ob_write(&o);
+        d = ob_desc(&o);
+        fix_push(&o.f, &d);
+        do {
+            ob_turns(&o, 1);
+            mcd_holds_count(o.f.session->holds, &n, &creations, &bytes);
+        } while (n < 100);
+        cr_assert(!ob_ended(&o, &d));
+        cancel.slot = d.slot;
+        cancel.generation = d.generation;
+        fix_push(&o.f, &cancel);
+        cr_assert_eq(fix_state(ob_end(&o, &d)), MCS_STATE_CANCELED);
+        mcd_holds_count(o.f.session->holds, &n, &creations, &bytes);
+        cr_assert(n == 0 && creations == 0 && bytes == 0);
+        cr_assert(ob_stats(&o).writing == 0 && ob_stats(&o).pinned == 0);
+        ob_fini(&o);
+    }
+}
+
+/* No extent is made for it: the PUT waits, and is asked for nothing meanwhile. */
+static struct mcs_desc put_waiting(struct ob *o, uint32_t deadline_us)
+{
+    struct mcs_desc d;
+
+    o->closed = true;
+    ob_begin(o, MCS_OP_PUT, 0);
+    o->deadline = deadline_us;
+    ob_name(o, "k");
+    ob_piece(o, 0, 4096);
+    ob_write(o);
+    d = ob_desc(o);
+    fix_push(&o->f, &d);
+    for (int i = 0; i < 1000 && o->f.queue.waits == 0; i++)
+        ob_turns(o, 1);
+    cr_assert_eq(o->f.queue.waits, 1u);
+    cr_assert_eq(o->f.queue.parked, 0u);
+    return d;
+}
+
+Test(object_turns, space_is_awaited)
+{
+    static struct ob o;
+    struct mcs_desc d;
+    uint64_t waits;
+
+    ob_init(&o);
+    d = put_waiting(&o, 0);
+    waits = o.f.engine->counters.objects.space_waits;
+    ob_turns(&o, 200);
+    cr_assert_eq(o.f.engine->counters.objects.space_waits, waits, "nobody tries meanwhile");
+    o.closed = false;
+    cr_assert_eq(fix_state(ob_end(&o, &d)), MCS_STATE_COMPLETED);
+    cr_assert_eq(ob_result(&o, 0).status, MCS_OK);
+    ob_fini(&o);
+}
+
+Test(object_turns, what_waits_has_its_deadline)
+{
+    static struct ob o;
+    struct mcs_desc d;
+
+    ob_init(&o);
+    d = put_waiting(&o, 20000);
+    cr_assert_eq(fix_state(ob_end(&o, &d)), MCS_STATE_TIMEOUT);
+    cr_assert_eq(o.f.queue.waits, 0u);
+    ob_fini(&o);
+}
+
+Test(object_turns, what_waits_can_be_canceled)
+{
+    static struct ob o;
+    struct mcs_desc d, cancel = {.op = MCS_OP_CANCEL};
+
+    ob_init(&o);
+    d = put_waiting(&o, 0);
+    cancel.slot = d.slot;
+    cancel.generation = d.generation;
+    fix_push(&o.f, &cancel);
+    cr_assert_eq(fix_state(ob_end(&o, &d)), MCS_STATE_CANCELED);
+    o.closed = false;
+    cr_assert_eq(ob_put(&o, "k", 0, 10, 0).status, MCS_OK);
+    ob_fini(&o);
+}
+
+Test(object_turns, a_fence_waits_for_what_waits)
+{
+    static struct ob o;
+    struct mcs_desc d, fenced;
+
+    ob_init(&o);
+    d = put_waiting(&o, 0);
+    fenced = fix_desc(&o.f, MCS_OP_WRITE, 64);
+    fenced.slot = fenced.batch = 1;
+    fenced.flags = MCS_DESC_FENCE;
+    fix_push(&o.f, &fenced);
+    ob_turns(&o, 100);
+    cr_assert(!ob_ended(&o, &fenced));
+    o.closed = false;
+    cr_assert_eq(fix_state(ob_end(&o, &d)), MCS_STATE_COMPLETED);
+    cr_assert_eq(fix_state(ob_end(&o, &fenced)), MCS_STATE_COMPLETED);
+    ob_fini(&o);
+}
+
+Test(object_turns, a_fenced_get_sees_the_put_before_it)
+{
+    static struct ob o;
+    struct mcs_desc put, get;
+    struct mcs_object_args *a;
+
+    ob_init_sized(&o, 8u << 20, 2u << 20, 4096, 10);
+    ob_paint(o.f.local.map, 65536, 4);
+    ob_begin(&o, MCS_OP_PUT, 0);
+    ob_name(&o, "k");
+    ob_piece(&o, 0, 65536);
+    ob_write(&o);
+    put = ob_desc(&o);
+    /* the other block lies behind it */
+    a = (struct mcs_object_args *)(o.f.client.args + 8192);
+    memcpy(a, o.f.client.args, o.args.total);
+    ((struct mcs_object_piece *)((uint8_t *)a + a->pieces))->local = 1 << 18;
+    get = ob_desc(&o);
+    get.op = MCS_OP_GET;
+    get.args = 8192 / MCS_LINE;
+    get.slot = get.batch = 1;
+    get.flags = MCS_DESC_FENCE;
+    fix_push(&o.f, &put);
+    fix_push(&o.f, &get);
+    cr_assert_eq(fix_state(ob_end(&o, &put)), MCS_STATE_COMPLETED);
+    cr_assert_eq(fix_state(ob_end(&o, &get)), MCS_STATE_COMPLETED);
+    cr_assert_arr_eq(o.f.local.map + (1 << 18), o.f.local.map, 65536);
+    ob_fini(&o);
+}
+
+Test(object_turns, full_of_what_is_pinned)
+{
+    static struct ob o;
+    struct mcs_object_result r;
+    char key[16];
+    unsigned n = 0;
+
+    ob_init_sized(&o, 1u << 20, 1u << 20, 64 << 10, 10);
+    do {
+        snprintf(key, sizeof(key), "pinned-%u", n++);
+        r = ob_put(&o, key, 0, 100 << 10, MCS_OBJECT_HARD_PIN);
+    } while (r.status == MCS_OK && n < 20);
+    cr_assert_eq(r.status, MCS_NO_SPACE);
+    cr_assert_gt(n, 8u);
+    /* all that are there are whole, and one more goes in when one goes */
+    cr_assert_eq(ob_remove(&o, "pinned-0", MCS_OBJECT_FORCE), MCS_OK);
+    cr_assert_eq(ob_put(&o, "more", 0, 100 << 10, 0).status, MCS_OK);
+    ob_fini(&o);
+}
+
+static void *engine_thread(void *arg)
+{
+    mcd_engine_run(arg);
+    return NULL;
+}
+
+/* The engine sleeps while all that it has waits for the store. */
+Test(object_turns, a_sleeping_engine_is_woken, .timeout = 60)
+{
+    static struct ob o;
+    struct mcs_desc d;
+    pthread_t thread;
+
+    ob_init(&o);
+    d = put_waiting(&o, 0);
+    cr_assert_eq(pthread_create(&thread, NULL, engine_thread, o.f.engine), 0);
+    /* partner: sleep_until_rung() */
+    while (mcs_load_acquire(&o.f.engine->asleep) == 0)
+        mcs_pause();
+    o.closed = false;
+    ob_serve(&o);
+    while (!ob_ended(&o, &d))
+        mcs_pause();
+    mcd_engine_stop(o.f.engine);
+    pthread_join(thread, NULL);
+    cr_assert_eq(ob_result(&o, 0).status, MCS_OK);
+    ob_fini(&o);
+}
