@@ -134,6 +134,14 @@ void cli_add_key(cJSON *o, const mcshm_key *key)
     free(text);
 }
 
+void cli_add_crc(cJSON *o, uint32_t crc)
+{
+    char text[9];
+
+    snprintf(text, sizeof(text), "%08x", crc);
+    cJSON_AddStringToObject(o, "crc32c", text);
+}
+
 int cli_key_error(const mcshm_key *key, mcshm_status status)
 {
     char *text = cli_key_text(key);

@@ -23,6 +23,8 @@ int cli_key(const struct cli *cli, const char *word, mcshm_key *out);
 char *cli_key_text(const mcshm_key *key);
 /* Adds it to a document, as "key", or as "key_hex" when it is no plain text. */
 void cli_add_key(cJSON *o, const mcshm_key *key);
+/* Adds a checksum as the agent's lists have it. */
+void cli_add_crc(cJSON *o, uint32_t crc);
 
 /* Says on stderr what became of one key. Returns CLI_FAILED. */
 int cli_key_error(const mcshm_key *key, mcshm_status status);

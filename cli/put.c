@@ -69,7 +69,7 @@ static void report(const struct cli *cli, const mcshm_key *key, const mcshm_obje
         cJSON_AddBoolToObject(d, "stored", stored);
         cJSON_AddNumberToObject(d, "size", (double)r->size);
         cJSON_AddNumberToObject(d, "version", (double)r->version);
-        cJSON_AddNumberToObject(d, "crc32c", r->crc);
+        cli_add_crc(d, r->crc);
         cJSON_AddNumberToObject(d, "copies", r->copies);
         line = cJSON_PrintUnformatted(d);
         puts(line != NULL ? line : "{}");

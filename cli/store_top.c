@@ -20,11 +20,21 @@ static void cell(char *out, size_t size, const cJSON *o, const char *name, enum 
     table_cell(out, size, field(o, name), kind);
 }
 
+/* A second, between two looks. */
 static double rate(const cJSON *now, const cJSON *then, const char *name, double seconds)
 {
     uint64_t a = table_number(field(now, name)), b = table_number(field(then, name));
 
     return then != NULL && a > b ? (double)(a - b) / seconds : 0;
+}
+
+static void rate_bytes(char *out, size_t size, const cJSON *now, const cJSON *then,
+                       const char *name, double seconds)
+{
+    cJSON *n = cJSON_CreateNumber(rate(now, then, name, seconds));
+
+    table_cell(out, size, n, CELL_BYTES);
+    cJSON_Delete(n);
 }
 
 /* A nested document's plain fields on one line. */
@@ -46,50 +56,90 @@ static void print_part(const cJSON *d, const char *name)
                        strstr(f->string, "bytes") != NULL || strcmp(f->string, "size") == 0
                            ? CELL_BYTES
                            : CELL_TEXT);
-        printf("%s%s %s", any ? ", " : "", f->string, value);
+        if (any)
+            printf(", %s %s", f->string, value);
+        else
+            printf("%-9s %s %s", name, f->string, value);
         any = true;
     }
     if (any)
-        printf("  [%s]\n", name);
+        printf("\n");
 }
 
+/* The tiers as rows, each with its name. */
 static void print_tiers(const cJSON *d)
 {
+    static const struct column columns[] = {
+        {"TIER", "tier", CELL_TEXT},
+        {"OBJECTS", "objects", CELL_COUNT},
+        {"BYTES", "bytes", CELL_BYTES},
+        {"HITS", "hits", CELL_COUNT},
+    };
     const cJSON *tiers = field(d, "tiers"), *tier;
+    cJSON *rows = cJSON_CreateArray();
 
     cJSON_ArrayForEach(tier, tiers)
     {
-        char objects[32], bytes[32];
+        cJSON *row = cJSON_Duplicate(tier, true);
 
-        cell(objects, sizeof(objects), tier, "objects", CELL_COUNT);
-        cell(bytes, sizeof(bytes), tier, "bytes", CELL_BYTES);
-        printf("%-8s %s objects, %s\n", tier->string != NULL ? tier->string : "?", objects, bytes);
+        cJSON_AddStringToObject(row, "tier", tier->string != NULL ? tier->string : "?");
+        cJSON_AddItemToArray(rows, row);
     }
+    table_print(columns, sizeof(columns) / sizeof(columns[0]), rows);
+    cJSON_Delete(rows);
+}
+
+static void print_numbers(const cJSON *now, const cJSON *then, double seconds)
+{
+    const cJSON *ratio = field(now, "hit_ratio"), *in_place = field(now, "in_place");
+    char a[32], b[32], c[32], d[32], e[32], f[32];
+    double lookups = rate(now, then, "lookups", seconds);
+
+#define CELLS(o, n1, k1, n2, k2, n3, k3)                                                           \
+    cell(a, sizeof(a), o, n1, k1);                                                                 \
+    cell(b, sizeof(b), o, n2, k2);                                                                 \
+    cell(c, sizeof(c), o, n3, k3)
+    CELLS(now, "used", CELL_BYTES, "size", CELL_BYTES, "objects", CELL_COUNT);
+    cell(d, sizeof(d), now, "memory", CELL_BYTES);
+    cell(e, sizeof(e), now, "policy", CELL_TEXT);
+    printf("store     %s of %s used, %s objects, %s of memory, policy %s\n", a, b, c, d, e);
+    CELLS(now, "lookups", CELL_COUNT, "puts", CELL_COUNT, "put_bytes", CELL_BYTES);
+    rate_bytes(d, sizeof(d), now, then, "hit_bytes", seconds);
+    printf("hits      %.1f %% of %s lookups; now %.1f %% of %.0f/s, %s/s\n",
+           100 * (cJSON_IsNumber(ratio) ? ratio->valuedouble : 0), a,
+           lookups > 0 ? 100 * rate(now, then, "hits", seconds) / lookups : 0, lookups, d);
+    rate_bytes(d, sizeof(d), now, then, "put_bytes", seconds);
+    printf("puts      %s, %s; now %.0f/s, %s/s\n", b, c, rate(now, then, "puts", seconds), d);
+    CELLS(now, "evictions", CELL_COUNT, "removed", CELL_COUNT, "replaced", CELL_COUNT);
+    cell(d, sizeof(d), now, "no_space", CELL_COUNT);
+    cell(e, sizeof(e), now, "damaged", CELL_COUNT);
+    rate_bytes(f, sizeof(f), now, then, "evicted_bytes", seconds);
+    printf("evicted   %s, now %.0f/s, %s/s; removed %s, replaced %s, no room %s, damaged %s\n", a,
+           rate(now, then, "evictions", seconds), f, b, c, d, e);
+    CELLS(in_place, "holds", CELL_COUNT, "creations", CELL_COUNT, "bytes", CELL_BYTES);
+    cell(d, sizeof(d), now, "leases", CELL_COUNT);
+    cell(e, sizeof(e), now, "leaving", CELL_COUNT);
+    printf("in place  %s held, %s being filled, %s; leases %s, leaving %s\n", a, b, c, d, e);
+#undef CELLS
 }
 
 static void print(const cJSON *now, const cJSON *then, double seconds)
 {
     static const struct column tenants[] = {
-        {"TENANT", "name", CELL_TEXT},        {"OBJECTS", "objects", CELL_COUNT},
-        {"BYTES", "bytes", CELL_BYTES},       {"LIMIT", "limit", CELL_BYTES},
-        {"HITS", "hits", CELL_COUNT},         {"MISSES", "misses", CELL_COUNT},
-        {"EVICTED", "evictions", CELL_COUNT}, {"REFUSED", "refused", CELL_COUNT},
+        {"TENANT", "name", CELL_TEXT},      {"OBJECTS", "objects", CELL_COUNT},
+        {"BYTES", "bytes", CELL_BYTES},     {"MEMORY", "memory", CELL_BYTES},
+        {"LIMIT", "limit", CELL_BYTES},     {"HITS", "hits", CELL_COUNT},
+        {"MISSES", "misses", CELL_COUNT},   {"EVICTED", "evictions", CELL_COUNT},
+        {"REFUSED", "refused", CELL_COUNT},
     };
-    char used[32], size[32], objects[32], leases[32], evictions[32];
-    const cJSON *ratio = field(now, "hit_ratio");
 
-    cell(used, sizeof(used), now, "used", CELL_BYTES);
-    cell(size, sizeof(size), now, "size", CELL_BYTES);
-    cell(objects, sizeof(objects), now, "objects", CELL_COUNT);
-    cell(leases, sizeof(leases), now, "leases", CELL_COUNT);
-    cell(evictions, sizeof(evictions), now, "evictions", CELL_COUNT);
-    printf("store    %s of %s used, %s objects, %s leased\n", used, size, objects, leases);
-    printf("hits     %.1f %% ever; evicted %s, %.0f/s\n",
-           100 * (cJSON_IsNumber(ratio) ? ratio->valuedouble : 0), evictions,
-           rate(now, then, "evictions", seconds));
-    print_tiers(now);
-    print_part(now, "directory");
+    print_numbers(now, then, seconds);
+    if (cJSON_IsTrue(field(field(now, "directory"), "used")))
+        print_part(now, "directory");
     print_part(now, "disk");
+    printf("\n");
+    print_tiers(now);
+    printf("\n");
     table_print(tenants, sizeof(tenants) / sizeof(tenants[0]), field(now, "tenants"));
 }
 
