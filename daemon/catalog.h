@@ -18,6 +18,7 @@
 struct mcd_agent;
 struct mcd_catalog;
 struct mcd_peer;
+struct mcd_reach;
 struct mcd_wire_header;
 
 enum mcd_ask_kind {
@@ -41,6 +42,9 @@ struct mcd_ask_key {
     struct mcd_segment *segment; /* of the holder's store; held until mcd_ask_done_with() */
     uint64_t address;
     uint64_t until; /* ns of CLOCK_MONOTONIC, this host's, from before the lease was asked for */
+    /* the catalog's own */
+    struct mcd_reach *reach;
+    uint8_t given; /* END: the status that was asked with */
 };
 
 struct mcd_ask {
@@ -82,6 +86,12 @@ void mcd_catalog_destroy(struct mcd_catalog *c);
 void mcd_catalog_poll(struct mcd_catalog *c);
 /* An extent of the store has come or is about to go: peers may read it, or not any more. */
 void mcd_catalog_extent(struct mcd_catalog *c, struct mcd_extent *e, bool there);
+/* The store as a segment for peers' agents (MCD_STORE_SEGMENT); NULL: there is none. */
+struct mcd_segment *mcd_catalog_segment(const struct mcd_agent *a);
+/* A put that began at this version (none: it did not) and whose writer is gone: the directory undoes it. The key is copied. c
+ * may be NULL. */
+void mcd_catalog_give_up(struct mcd_catalog *c, const struct mco_key *key,
+                         const struct mco_version *v);
 /* Is the whole host drained, and by whose order? */
 bool mcd_catalog_draining(const struct mcd_catalog *c);
 /* A peer has come or gone; messages of the store's from a peer (peer.proto, Store*). True: it was one. */

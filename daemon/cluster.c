@@ -15,6 +15,8 @@
 
 #include "log.h"
 #include "mooncake.h"
+#include "store.h"
+#include "catalog.h"
 
 #define BACKLOG 512
 #define ACCEPTS_A_TURN 64
@@ -497,6 +499,8 @@ void mcd_cluster_poll(struct mcd_agent *a)
     if (c == NULL)
         return;
     mcd_peers_poll(c);
+    if (a->store != NULL)
+        mcd_catalog_poll(a->store->catalog);
 }
 
 static int may_serve(const struct mcd_config *config, const struct sockaddr *s, char *error,

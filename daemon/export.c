@@ -5,11 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "catalog.h"
 #include "cluster.h"
 #include <daemon/peer.pb-c.h>
 #include "keys.h"
 #include "later.h"
 #include "pair.h"
+#include "store_wire.h"
 #include "shm/status.h"
 #include "shm/failpoint.h"
 
@@ -18,9 +20,15 @@
 
 /* ---- segments -------------------------------------------------------------------- */
 
+/* Is its owner there? */
+static bool is_there(const struct mcd_segment *s)
+{
+    return s->named && (s->owner != NULL || s->agents);
+}
+
 static bool may_open(const struct mcd_segment *s, uint64_t tenant)
 {
-    return s->tenant == tenant || (s->flags & MCS_SEGMENT_PUBLIC) != 0;
+    return s->agents || s->tenant == tenant || (s->flags & MCS_SEGMENT_PUBLIC) != 0;
 }
 
 /* By name; without one, the only segment that the tenant may open, or that of this incarnation. */
@@ -96,7 +104,10 @@ void mcd_export_on_open(struct mcd_peer *p, const struct mcd_wire_header *h, con
         refuse_open(p, h, MCS_PROTOCOL, "the request is malformed");
         return;
     }
-    s = find_segment(p->cluster->agent, r->name, r->tenant, r->incarnation);
+    if (strcmp(r->name, MCD_STORE_SEGMENT) == 0)
+        s = mcd_catalog_segment(p->cluster->agent);
+    else
+        s = find_segment(p->cluster->agent, r->name, r->tenant, r->incarnation);
     if (s == NULL && r->name[0] == '\0') {
         snprintf(text, sizeof(text),
                  "%s has not exactly one segment that tenant %llu may open: name it, as in %s/NAME",
@@ -240,7 +251,7 @@ void mcd_export_on_describe(struct mcd_peer *p, const struct mcd_wire_header *h,
         p->cluster->wire_stats.malformed++;
     if (e == NULL)
         mcd_peer_answer(p, h, r == NULL ? MCS_PROTOCOL : MCS_STALE, NULL);
-    else if (!e->segment->named || e->segment->owner == NULL)
+    else if (!is_there(e->segment))
         mcd_peer_answer(p, h, MCS_STALE, NULL);
     else
         describe(p, h, e, r->first);
@@ -260,7 +271,7 @@ void mcd_exports_tell(struct mcd_peer *p)
         if (e == NULL)
             continue;
         seen++;
-        gone = !e->segment->named || e->segment->owner == NULL;
+        gone = !is_there(e->segment);
         if (e->told == e->segment->version && gone == e->gone_told)
             continue;
         MCS_FAILPOINT(export_told);

@@ -11,6 +11,7 @@
 #include "handlers.h"
 #include "log.h"
 #include "mooncake.h"
+#include "store_wire.h"
 #include "shm/failpoint.h"
 
 /* ---- segments -------------------------------------------------------------------- */
@@ -452,6 +453,10 @@ static void open_elsewhere(struct mcd_session *s, const char *name)
     struct mcd_agent *a = s->agent;
     int res;
 
+    if (strstr(name, MCD_STORE_SEGMENT) != NULL) { /* of no client's business */
+        mcd_session_refuse(s, MCS_NOT_FOUND, "no segment has a name with control characters");
+        return;
+    }
     if (is_mooncake(name)) {
         open_mooncake(s, name + strlen(MCD_MOONCAKE_PREFIX));
         return;

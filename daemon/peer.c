@@ -195,7 +195,7 @@ static void drop_wire(struct mcd_peer *p)
     mcd_wire_destroy(p->wire);
     p->wire = NULL;
     if (p->state == MCD_PEER_UP)
-        p->away_since = mcd_now_ns();
+        mcd_peer_went(p);
     mcd_peer_fail_calls(p, MCS_PEER_UNREACHABLE);
 }
 
@@ -428,6 +428,7 @@ static void now_up(struct mcd_peer *p)
     mcd_remotes_peer_up(p);
     mcd_openings_peer_up(p);
     mcd_exports_tell(p);
+    mcd_peer_came(p);
 }
 
 /* Hello on a wire that we opened. */
@@ -693,7 +694,8 @@ static void wire_message(void *context, struct mcd_wire *w, const struct mcd_wir
         on_bye(p);
         break;
     default: /* of a later version: whoever asks is told, the rest is let go */
-        mcd_peer_answer(p, h, MCS_NOT_SUPPORTED, NULL);
+        if (!mcd_peer_on_store(p, h, payload, size))
+            mcd_peer_answer(p, h, MCS_NOT_SUPPORTED, NULL);
         break;
     }
 }

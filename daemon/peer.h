@@ -167,12 +167,21 @@ const char *mcd_peer_state_word(enum mcd_peer_state s);
 /* After something was sent. */
 void mcd_peer_rewatch(struct mcd_peer *p);
 
+/* catalog_peer.c: it is UP, or not any more: who has to do with objects is told. */
+void mcd_peer_came(struct mcd_peer *p);
+void mcd_peer_went(struct mcd_peer *p);
+/* A request about objects, for who holds them or for their master. False: it is none, or there is nobody. */
+bool mcd_peer_on_store(struct mcd_peer *p, const struct mcd_wire_header *h, const uint8_t *payload,
+                       size_t size);
+
 /* ---- peer_call.c ------------------------------------------------------------------ */
 
 /* 0, or -ENOTCONN, -ENOBUFS. done() comes later in any case where 0 was returned. */
 int mcd_peer_call(struct mcd_peer *p, struct mcd_call *call, uint16_t type,
                   const ProtobufCMessage *m, uint64_t limit_ms);
 void mcd_peer_forget(struct mcd_peer *p, struct mcd_call *call);
+/* The same where it is not known whom was asked. */
+void mcd_peers_forget(struct mcd_cluster *c, struct mcd_call *call);
 /* One frame without an answer. */
 int mcd_peer_send(struct mcd_peer *p, uint16_t type, const ProtobufCMessage *m);
 /* The answer to a request. */

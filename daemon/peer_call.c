@@ -99,6 +99,15 @@ void mcd_peer_forget(struct mcd_peer *p, struct mcd_call *call)
     call->id = 0;
 }
 
+void mcd_peers_forget(struct mcd_cluster *c, struct mcd_call *call)
+{
+    bool found = call->id == 0;
+
+    for (struct mcd_peer *p = c->peers; p != NULL && !found; p = p->next)
+        found = unlink_call(&p->calls, call) || unlink_call(&p->late, call);
+    call->id = 0;
+}
+
 void mcd_peer_answer(struct mcd_peer *p, const struct mcd_wire_header *h, uint32_t status,
                      const ProtobufCMessage *m)
 {

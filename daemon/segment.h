@@ -59,6 +59,7 @@ struct mcd_segment {
         *dropped; /* of buffers that were taken out or cut: see mcd_segment_dropped() */
     uint32_t flags;
     bool named;
+    bool agents; /* the agent's own: its store, for peers' agents alone; it has no owner */
     char name[MCS_NAME_MAX];
     unsigned refs;                   /* the owner and each open handle */
     struct mcd_segment *prev, *next; /* of those with a name */

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One ask in the catalog: what catalog_op.c (its steps and questions) and catalog_answer.c (what it is told) share. */
+#ifndef MCD_CATALOG_OP_H
+#define MCD_CATALOG_OP_H
+
+#include "catalog_internal.h"
+
+#define CALLS_MAX 4u            /* of one op at a time */
+#define TRIES 3u                /* of a key whose holders say that they have it not, */
+#define TRIES_AWAY 8u           /* or cannot be reached */
+#define SOON_NS (5 * MCD_MS)    /* between looks for what is on its way to memory, or for room */
+#define AGAIN_NS (20 * MCD_MS)  /* between questions to a master that cannot answer; and jitter */
+#define LAST_NS (1000 * MCD_MS) /* so long before the deadline it is said that it could not */
+
+enum mcd_op_step {
+    STEP_MASTER,
+    STEP_LEASE,
+    STEP_ASKED,
+    STEP_PULL,
+    STEP_PULLING,
+    STEP_TOLD,
+    STEP_OVER
+};
+
+struct mcd_op_key {
+    uint8_t step, tries;
+    uint8_t nholders, at;
+    uint8_t last; /* enum mcs_status: why it has no answer yet */
+    struct mcd_holder *holders[MCD_OP_HOLDERS];
+};
+
+struct mcd_op {
+    struct mcd_op *next;
+    struct mcd_catalog *catalog;
+    struct mcd_ask *ask; /* NULL: answered already; calls and pulls are under way still */
+    void (*done)(struct mcd_catalog *c, struct mcd_ask *a);
+    struct mcd_op_key *keys;
+    uint32_t n, left; /* keys; without an answer */
+    unsigned calls;   /* under way */
+    unsigned pulls, recalls;
+    uint64_t due; /* ns: when those that wait go on */
+    uint64_t
+        told; /* number of the event that the leader has to have heard of: what was pulled is known there */
+    bool from;    /* the holder is given: the master is not asked */
+    bool hurried; /* it is answered without waiting for recalls */
+};
+
+struct mcd_op_call {
+    struct mcd_store_call sc;
+    struct mcd_op *op;
+    struct mcd_holder *holder; /* NULL: the master */
+    uint64_t sent;             /* ns */
+    uint32_t n;
+    uint32_t index[];
+};
+
+/* Key i has its answer. */
+void mcd_op_over(struct mcd_op *op, uint32_t i, enum mcs_status status);
+/* The key goes back to the master, a little later; or it is said now why it has no answer. */
+void mcd_op_again(struct mcd_op *op, uint32_t i, enum mcs_status why);
+/* This holder does not give it: the next one, or the master once more. */
+void mcd_op_elsewhere(struct mcd_op *op, uint32_t i, enum mcs_status why);
+/* What waits is looked at then, at the latest. */
+void mcd_op_later(struct mcd_op *op, uint64_t ns);
+/* A use of a reach that was taken for a key is given back. */
+void mcd_op_let_go(struct mcd_ask_key *k);
+/* Is the question one of existence alone? */
+static inline bool mcd_op_asks_exist(const struct mcd_op *op)
+{
+    return op->ask->kind == MCD_ASK_EXIST && op->ask->lease_ms == 0;
+}
+
+/* catalog_answer.c: what a call was about has its answer from it. False: nonsense. */
+bool mcd_op_take_answer(struct mcd_op *op, const struct mcd_op_call *oc, const uint8_t *p,
+                        size_t size);
+
+#endif
