@@ -616,6 +616,7 @@ bool mco_upkeep(struct mco_store *s, uint64_t now)
         mco_lock(&s->lock);
         sweep(s, now, &after);
         drain_more(s, now, &after);
+        mco_count_leases(s, now);
         more = shrink(s, now, &after);
         if (s->starving != NULL && now >= s->starving_until)
             s->starving = NULL;

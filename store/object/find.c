@@ -61,7 +61,7 @@ static enum mcs_status pin(struct mco_store *s, const struct mco_key *key, uint3
         struct mco_record *r = mco_record_at(s, n);
 
         if (mco_in_memory(r->state)) {
-            r->pins++;
+            mco_pin_more(sh, r);
             sh->hits++;
             sh->hit_bytes += r->size;
             mco_fill_view(s, n, out);
@@ -105,7 +105,7 @@ void mco_pin_again(struct mco_store *s, struct mco_object *o)
     struct mco_shard *sh = mco_shard_of(s, s->entries[n].hash);
 
     mco_lock(&sh->lock);
-    mco_record_at(s, n)->pins++;
+    mco_pin_more(sh, mco_record_at(s, n));
     mco_unlock(&sh->lock);
 }
 
@@ -118,7 +118,7 @@ void mco_unpin(struct mco_store *s, struct mco_object *o)
     bool last, left;
 
     mco_lock(&sh->lock);
-    last = --r->pins == 0;
+    last = mco_pin_less(sh, r);
     left = r->state == MCO_LEAVING;
     mco_unlock(&sh->lock);
     if (!last)
@@ -157,7 +157,7 @@ void mco_lease(struct mco_store *s, struct mco_object *o, uint64_t until)
 
     mco_lock(&sh->lock);
     if (until > r->lease_until)
-        r->lease_until = until;
+        mcs_store_relaxed(&r->lease_until, until); /* partner: mco_count_leases() */
     mco_unlock(&sh->lock);
 }
 
@@ -180,7 +180,7 @@ static enum mcs_status exists(struct mco_store *s, const struct mco_key *key, ui
         sh->hits++;
         r = mco_record_at(s, n);
         if (lease_until > r->lease_until)
-            r->lease_until = lease_until;
+            mcs_store_relaxed(&r->lease_until, lease_until); /* as in mco_lease() */
         if (out != NULL)
             *out = (struct mco_found){.version = mco_record_version(r),
                                       .size = r->size,

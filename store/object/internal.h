@@ -149,6 +149,7 @@ struct mco_shard {
     uint32_t *heads; /* room for all buckets that it can ever need */
     uint32_t buckets, mask, split, max, objects;
     uint64_t lookups, hits, misses, hit_bytes, disk_hits, in_place;
+    uint64_t pinned; /* objects */
 } __attribute__((aligned(64)));
 
 /* ---- space ---------------------------------------------------------------------------------- */
@@ -255,6 +256,8 @@ struct mco_store {
     uint8_t key[MCS_KEY_MAX]; /* of the event that is told */
     uint32_t waiting;         /* atomic: somebody was told BUSY */
     bool evicting;            /* above the high watermark, and not below the low one since */
+    uint32_t lease_cursor;    /* records that were looked at for leases, */
+    uint64_t lease_count;     /* and leases in them */
     struct mco_stats stats;   /* under the lock, those of shards excepted */
 };
 
@@ -282,6 +285,21 @@ static inline uint32_t mco_entry_number(const struct mco_store *s, const struct 
 static inline struct mco_shard *mco_shard_of(const struct mco_store *s, uint64_t hash)
 {
     return &s->shards[hash >> 56 & (MCO_SHARDS - 1)];
+}
+
+/* Under the shard's lock. */
+static inline void mco_pin_more(struct mco_shard *sh, struct mco_record *r)
+{
+    sh->pinned += r->pins++ == 0;
+}
+
+/* Was it the last one? */
+static inline bool mco_pin_less(struct mco_shard *sh, struct mco_record *r)
+{
+    bool last = --r->pins == 0;
+
+    sh->pinned -= last;
+    return last;
 }
 
 static inline struct mco_version mco_record_version(const struct mco_record *r)
@@ -435,8 +453,8 @@ void mco_places_free(struct mco_store *s);
 void mco_place_remove(struct mco_store *s, uint64_t place);
 
 /* ---- walk.c */
-/* Objects that are pinned, leased. */
-void mco_count_held(struct mco_store *s, uint32_t records, uint64_t now, struct mco_stats *out);
+/* Goes on counting leases, some records a call. Under the store's lock. */
+void mco_count_leases(struct mco_store *s, uint64_t now);
 
 /* ---- recover.c */
 int mco_extents_load(struct mco_store *s);

@@ -294,13 +294,13 @@ static enum mcs_status begin(struct mco_store *s, const struct mco_put *p, uint6
         return status;
     }
     fill_record(s, n, p);
-    mco_record_at(s, n)->pins = 1; /* the writer's */
     mco_record_valid(s, n, true);
     a->writing++;
     s->stats.writing++;
     sh = mco_shard_of(s, p->key.hash);
     mco_lock(&sh->lock);
     mco_record_at(s, n)->state = MCO_WRITING;
+    mco_pin_more(sh, mco_record_at(s, n)); /* the writer's */
     mco_index_add(s, sh, n);
     mco_unlock(&sh->lock);
     mco_fill_view(s, n, out);
@@ -350,7 +350,7 @@ static void drop_pin(struct mco_store *s, uint32_t n)
     struct mco_shard *sh = mco_shard_of(s, s->entries[n].hash);
 
     mco_lock(&sh->lock);
-    mco_record_at(s, n)->pins--;
+    (void)mco_pin_less(sh, mco_record_at(s, n));
     mco_unlock(&sh->lock);
 }
 
@@ -397,7 +397,7 @@ static enum mcs_status seal(struct mco_store *s, uint32_t n, uint32_t crc, bool 
     mco_lock(&sh->lock);
     mco_record_seal(s, n, crc, summed);
     r->state = MCO_MEMORY;
-    r->pins--;
+    (void)mco_pin_less(sh, r);
     mco_unlock(&sh->lock);
     hint = kept_hint(&s->entries[n]);
     mco_order(s, n, &hint);

@@ -134,7 +134,7 @@ bool mco_offload(struct mco_store *s, uint32_t n, bool goes, struct mco_after *a
         return false;
     mco_lock(&sh->lock);
     r->state = MCO_OFFLOADING;
-    r->pins++;
+    mco_pin_more(sh, r);
     r->marks |= (uint8_t)(MCO_GOES | (goes ? MCO_URGENT : 0));
     mco_unlock(&sh->lock);
     after->offload[after->offloads++] = n;
@@ -178,7 +178,7 @@ void mco_offloaded(struct mco_store *s, struct mco_object *o, int res, uint64_t 
         res = put_place(s, n, place);
     mco_lock(&sh->lock);
     r->marks &= (uint8_t) ~(MCO_GOES | MCO_URGENT);
-    r->pins--;
+    (void)mco_pin_less(sh, r);
     if (!left)
         r->state = res == 0 ? MCO_BOTH : MCO_MEMORY;
     mco_unlock(&sh->lock);
@@ -207,7 +207,7 @@ static void unfetch(struct mco_store *s, uint32_t n, struct mco_after *after)
     bool left;
 
     mco_lock(&sh->lock);
-    r->pins--;
+    (void)mco_pin_less(sh, r);
     left = r->state != MCO_FETCHING;
     if (!left)
         r->state = MCO_DISK;
@@ -251,7 +251,7 @@ enum mcs_status mco_fetch(struct mco_store *s, const struct mco_key *key, uint64
             mco_ring_remove(s, n);
             mco_lock(&sh->lock);
             r->state = MCO_FETCHING;
-            r->pins++;
+            mco_pin_more(sh, r);
             mco_unlock(&sh->lock);
             mco_fill_view(s, n, &v);
             status = MCS_BUSY;
@@ -286,7 +286,7 @@ void mco_fetched(struct mco_store *s, struct mco_object *o, int res)
     mco_lock(&s->lock);
     left = r->state != MCO_FETCHING;
     mco_lock(&sh->lock);
-    r->pins--;
+    (void)mco_pin_less(sh, r);
     if (!left && res == 0) {
         mco_record_valid(s, n, true);
         mco_record_left(s, n, 0);

@@ -4,6 +4,8 @@
 
 #include "internal.h"
 
+#define LEASES_STEP 2048u
+
 /* Under the object's shard's lock, or the store's. */
 static void list(const struct mco_store *s, uint32_t n, struct mco_listed *out)
 {
@@ -75,30 +77,36 @@ bool mco_stat(struct mco_store *s, const struct mco_key *key, struct mco_listed 
     return n != MCO_NONE;
 }
 
-void mco_count_held(struct mco_store *s, uint32_t records, uint64_t now, struct mco_stats *out)
+void mco_count_leases(struct mco_store *s, uint64_t now)
 {
-    for (uint32_t n = 0; n < records; n++) {
-        const struct mco_record *r = mco_record_at(s, n);
-
-        /* relaxed, without locks: a figure; partners: mco_pin(), mco_lease(), and those that free a record */
-        out->pinned += mcs_load_relaxed(&r->pins) != 0;
-        out->leased += mcs_load_relaxed(&r->lease_until) > now;
+    for (unsigned i = 0; i < LEASES_STEP; i++) {
+        if (s->lease_cursor >= s->table.nrecords) {
+            s->stats.leased = s->lease_count;
+            s->lease_cursor = 0;
+            s->lease_count = 0;
+            break;
+        }
+        /* relaxed: partner: mco_lease(); a figure */
+        s->lease_count += mcs_load_relaxed(&mco_record_at(s, s->lease_cursor)->lease_until) > now &&
+                          mco_record_at(s, s->lease_cursor)->state != MCO_FREE;
+        s->lease_cursor++;
     }
 }
 
 void mco_get_stats(struct mco_store *s, struct mco_stats *out)
 {
     uint64_t now = mco_clock(), policies = 0;
-    uint32_t records;
 
     mco_lock(&s->lock);
+    do
+        mco_count_leases(s, now);
+    while (s->lease_cursor != 0 && s->table.nrecords <= LEASES_STEP * 4);
     *out = s->stats;
     out->size = s->o.size;
     out->extents = s->extents;
     out->extent_bytes = s->extent_bytes;
     out->guarded = s->nguards;
     out->table_bytes = mco_table_bytes(s);
-    records = s->table.nrecords;
     policies = (uint64_t)s->table.records_used *
                (sizeof(struct mco_policy_entry) + sizeof(*s->table.next));
     out->index_bytes = policies + (uint64_t)s->nnodes * sizeof(struct mco_node) +
@@ -114,7 +122,7 @@ void mco_get_stats(struct mco_store *s, struct mco_stats *out)
         out->hit_bytes += sh->hit_bytes;
         out->disk_hits += sh->disk_hits;
         out->in_place += sh->in_place;
+        out->pinned += sh->pinned;
         mco_unlock(&sh->lock);
     }
-    mco_count_held(s, records, now, out);
 }
