@@ -51,7 +51,7 @@ ifneq ($(wildcard /usr/lib/*/librte_eal.a),)
 DPDK_WRAP := -Wl,--wrap=get_tsc_freq,--wrap=eal_cpu_socket_id
 DPDK_LIBS := -Wl,-Bstatic -Wl,--start-group $(DPDK_LIBS) -lrte_telemetry -Wl,--end-group -Wl,-Bdynamic -lbsd
 endif
-DAEMON_LIBS := $(DPDK_LIBS) -liniparser -lmicrohttpd -lcjson -lnuma -lcurl -lprotobuf-c -lssl -lcrypto -luring -lisal -lsystemd -libverbs
+DAEMON_LIBS := $(DPDK_LIBS) -liniparser -lmicrohttpd -lcjson -lnuma -lcurl -lprotobuf-c -lssl -lcrypto -luring -lisal -lsystemd -libverbs -lm
 # librte_log is a library of its own only since DPDK 23.11
 DAEMON_LIBS := $(filter-out $(if $(wildcard /usr/lib/*/librte_log.so),,-lrte_log),$(DAEMON_LIBS))
 
@@ -61,7 +61,8 @@ daemon_src := $(filter-out daemon/main.c,$(wildcard daemon/*.c)) $(wildcard tran
               $(shm_src) shm/queue_create.c
 # What the doctor knows of RDMA devices is what the agent knows.
 cli_src := $(wildcard cli/*.c) transports/rdma/gid.c transports/rdma/sysfs.c
-bench_src := $(wildcard bench/*.c)
+# The policies are tried on traces without an agent, too.
+bench_src := $(wildcard bench/*.c) $(wildcard store/object/policy*.c)
 unit_src := $(wildcard tests/*/test_*.c)
 
 obj = $(patsubst %.c,$B/obj/%.o,$1)

@@ -5,7 +5,8 @@
 #include <stddef.h>
 #include <string.h>
 
-const struct mco_policy_ops *const mco_policies[] = {&mco_policy_lru, NULL};
+const struct mco_policy_ops *const mco_policies[] = {&mco_policy_chain, &mco_policy_lru,
+                                                     &mco_policy_s3fifo, &mco_policy_fifo, NULL};
 
 const struct mco_policy_ops *mco_policy_find(const char *name)
 {

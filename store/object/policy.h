@@ -28,8 +28,8 @@ struct mco_hint {
     uint64_t
         previous; /* hash of the key before it in its prefix chain; 0: first of it, or not known */
     uint32_t position; /* in the chain, from 0; MCO_POSITION_NONE: the request named none */
-    uint32_t length;   /* keys of the chain that the request named */
-    uint64_t group;    /* hash of the group's name, 0: none */
+    uint32_t length; /* keys of the chain up to the last one that the request named; 0: not known */
+    uint64_t group;  /* hash of the group's name, 0: none */
 };
 
 struct mco_policy_ops {
@@ -49,7 +49,8 @@ struct mco_policy_ops {
     struct mco_policy_entry *(*next)(struct mco_policy *p, struct mco_policy_entry *after);
 };
 
-extern const struct mco_policy_ops mco_policy_lru;
+extern const struct mco_policy_ops mco_policy_chain, mco_policy_fifo, mco_policy_lru,
+    mco_policy_s3fifo;
 /* By name; NULL: there is none. All of them: mco_policies, ended by NULL. */
 const struct mco_policy_ops *mco_policy_find(const char *name);
 extern const struct mco_policy_ops *const mco_policies[];
