@@ -87,8 +87,9 @@ static const struct {
     const char *name;
     int value;
 } errnos[] = {
-    {"EAGAIN", EAGAIN}, {"ECANCELED", ECANCELED}, {"ECONNRESET", ECONNRESET}, {"EINTR", EINTR},
-    {"EIO", EIO},       {"EMFILE", EMFILE},       {"ENOBUFS", ENOBUFS},       {"ENOMEM", ENOMEM},
+    {"EAGAIN", EAGAIN}, {"ECANCELED", ECANCELED}, {"ECONNRESET", ECONNRESET},
+    {"EINTR", EINTR},   {"EINVAL", EINVAL},       {"EIO", EIO},
+    {"EMFILE", EMFILE}, {"ENOBUFS", ENOBUFS},     {"ENOMEM", ENOMEM},
     {"ENOSPC", ENOSPC}, {"ETIMEDOUT", ETIMEDOUT},
 };
 

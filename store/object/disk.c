@@ -367,7 +367,14 @@ static bool sizes(struct mco_disk *d, const struct mco_disk_options *o)
 int mco_disk_open(const struct mco_disk_options *o, struct mco_disk **out, char *error,
                   size_t error_size)
 {
-    struct mct_files_options files = {.scratch = MCO_DISK_SCRATCH, .log = o->log};
+    return mco_disk_open_over(o, NULL, NULL, out, error, error_size);
+}
+
+int mco_disk_open_over(const struct mco_disk_options *o, const struct mct_file_backend *backend,
+                       void *context, struct mco_disk **out, char *error, size_t error_size)
+{
+    struct mct_files_options files = {
+        .scratch = MCO_DISK_SCRATCH, .backend = backend, .backend_context = context, .log = o->log};
     struct mco_disk *d = calloc(1, sizeof(*d));
     int res = -ENOMEM;
 

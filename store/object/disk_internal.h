@@ -233,6 +233,9 @@ static inline uint64_t mco_disk_place(const struct mco_disk_bin *b, uint32_t uni
     return b->generation << 24 | unit;
 }
 
+/* mco_disk_open() over a disk of a test's own. */
+int mco_disk_open_over(const struct mco_disk_options *o, const struct mct_file_backend *backend,
+                       void *context, struct mco_disk **out, char *error, size_t error_size);
 void mco_disk_set_calls(struct mco_disk *d, const struct mco_disk_calls *calls); /* before start */
 
 /* Does what can be done now. The thread's, as all that follows. */

@@ -286,9 +286,9 @@ void mco_disk_scan_next(struct mco_disk *d)
     if (d->closing || d->lost)
         return;
     MCS_FAILPOINT(disk_scanned);
-    mcs_store_release(&d->scanned, 1u); /* with mco_disk_scanned() */
     mco_disk_get_stats(d, &stats);
     d->log(2, "the store's disk, %s: %llu objects, %llu of at most %llu bytes; %llu torn", d->path,
            (unsigned long long)stats.objects, (unsigned long long)stats.used,
            (unsigned long long)stats.size, (unsigned long long)stats.torn);
+    mcs_store_release(&d->scanned, 1u); /* with mco_disk_scanned() */
 }

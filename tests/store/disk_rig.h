@@ -53,19 +53,23 @@ struct mco_store {
 };
 
 static char rig_said[4096]; /* all of the log */
+static pthread_mutex_t rig_saying = PTHREAD_MUTEX_INITIALIZER;
 
 __attribute__((format(printf, 2, 3), unused)) static void rig_log(int level, const char *format,
                                                                   ...)
 {
-    size_t n = strlen(rig_said);
+    size_t n;
     va_list ap;
 
     (void)level;
     va_start(ap, format);
+    pthread_mutex_lock(&rig_saying);
+    n = strlen(rig_said);
     if (n + 600 < sizeof(rig_said)) {
         vsnprintf(rig_said + n, 500, format, ap);
         strcat(rig_said, "\n");
     }
+    pthread_mutex_unlock(&rig_saying);
     va_end(ap);
 }
 
@@ -159,14 +163,15 @@ static inline bool rig_is_told(struct mco_store *s, void *o)
     return ((struct mco_object *)o)->told;
 }
 
-static inline int rig_open(const char *path, uint64_t size, uint64_t bin, struct mco_store *s,
-                           struct mco_disk **out)
+static inline int rig_open_over(const char *path, uint64_t size, uint64_t bin, struct mco_store *s,
+                                const struct mct_file_backend *backend, void *context,
+                                struct mco_disk **out)
 {
     struct mco_disk_options o = {
         .path = path, .size = size, .bin_size = bin, .verify = true, .log = rig_log};
     const struct mco_disk_calls calls = {rig_offloaded, rig_told, rig_found_it, rig_lost};
     char error[512] = "";
-    int res = mco_disk_open(&o, out, error, sizeof(error));
+    int res = mco_disk_open_over(&o, backend, context, out, error, sizeof(error));
 
     if (res != 0) {
         strcpy(rig_said, error);
@@ -177,6 +182,12 @@ static inline int rig_open(const char *path, uint64_t size, uint64_t bin, struct
     for (unsigned i = 0; i < 60000 && !mco_disk_scanned(*out); i++)
         usleep(1000);
     return mco_disk_scanned(*out) ? 0 : -ETIMEDOUT;
+}
+
+static inline int rig_open(const char *path, uint64_t size, uint64_t bin, struct mco_store *s,
+                           struct mco_disk **out)
+{
+    return rig_open_over(path, size, bin, s, NULL, NULL, out);
 }
 
 static inline struct mco_view rig_view(struct mco_object *o, uint8_t *data)
