@@ -106,7 +106,7 @@ struct mcl_map {
     const void *start; /* what the caller got */
 };
 
-/* An extent of the store's, for what is held in place. Stays until the connection is closed. */
+/* An extent of the store's, for what is held in place. */
 struct mcl_object_map {
     uint32_t extent, life; /* as the agent of that life names it */
     bool writable;
@@ -159,9 +159,11 @@ struct mcl_idle {
 struct mcshm {
     uint32_t *guard; /* a page of its own, wiped in a forked child */
     struct mcl_view *view;
-    uint32_t down;        /* atomic: the session has ended for good */
-    uint32_t restarts;    /* atomic: how often a later agent took over: the session's life */
-    uint32_t objects;     /* atomic: the agent holds objects */
+    uint32_t down;     /* atomic: the session has ended for good */
+    uint32_t restarts; /* atomic: how often a later agent took over: the session's life */
+    uint32_t objects;  /* atomic: the agent holds objects */
+    uint32_t
+        objects_gone; /* atomic: the last value of the session's word that the watcher was told of */
     int socket, doorbell; /* numbers for good; what they name changes with each life */
     struct mcs_session_region region;
     void *region_memory;
@@ -216,6 +218,8 @@ struct mcshm {
     size_t nmaps, maps_room;
     struct mcl_object_map *object_maps;
     size_t nobject_maps, object_maps_room;
+    uint32_t
+        objects_swept; /* value of the session's objects_gone up to which they were looked through */
     struct mcshm_queue *queues;
     struct mcl_counters closed; /* what closed queues had counted */
 
@@ -476,6 +480,8 @@ mcshm_status mcl_watch_start(struct mcshm *c, const char *socket_path);
 void mcl_watch_stop(struct mcshm *c);
 /* The agent's end is gone: for good, or a later one is looked for from now on (c->away). */
 void mcl_lost(struct mcshm *c);
+/* Any thread: wakes the watcher, when there is one. */
+void mcl_stir(struct mcshm *c);
 /* Comes back, by the deadline. AGENT_DOWN: not by then, or never. */
 mcshm_status mcl_come_back(struct mcshm *c, int64_t deadline);
 /* Away and about to close: a later agent learns that it need not wait for this session. */
@@ -587,6 +593,10 @@ bool mcl_object_reads_into(const struct mcshm_queue *q, uint32_t slot,
 /* Queue's thread: the extent of the store's, mapped if it is not yet; NULL: *status says why. */
 const struct mcl_object_map *mcl_object_map(struct mcshm_queue *q, uint32_t extent, bool writable,
                                             mcshm_status *status);
+/* The store has given up extents that are mapped here: soon they are not. */
+void mcl_object_maps_stale(struct mcshm *c, uint32_t gone) MCL_COLD;
+/* With the mutex: unmaps what the store has given up, where nothing is held any more. */
+void mcl_object_maps_sweep(struct mcshm *c);
 /* With the mutex: tells a later agent what is mapped. */
 void mcl_object_maps_renew(struct mcshm *c);
 void mcl_object_maps_fini(struct mcshm *c, bool mapped);

@@ -169,6 +169,16 @@ static mcshm_status lay_out(const struct mcshm_queue *q, const mcshm_object_requ
     return MCSHM_OK;
 }
 
+/* Has the store given up extents that are mapped here?  It says so in the session's words. */
+static void look_for_gone(struct mcshm *c)
+{
+    /* relaxed: the watcher looks again, and another thread's note of it is as good */
+    uint32_t gone = mcs_load_relaxed(&c->region.words->objects_gone);
+
+    if (__builtin_expect(gone != mcs_load_relaxed(&c->objects_gone), 0))
+        mcl_object_maps_stale(c, gone);
+}
+
 static mcshm_status check(struct mcshm_queue *q, const mcshm_object_request *r, struct layout *l)
 {
     mcshm_status status;
@@ -319,6 +329,7 @@ MCSHM_API mcshm_status mcshm_submit_objects(mcshm_queue *q, mcshm_batch batch,
         status = check(q, r, &l);
     if (status != MCSHM_OK)
         return status;
+    look_for_gone(q->c);
     common.flags = r->fence ? MCSHM_FENCE : 0;
     common.priority = r->priority;
     common.deadline_us = r->deadline_us;

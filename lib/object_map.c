@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Extents of the store's that this process has mapped, to read objects in place and to fill what it
- * creates there.  One mapping for each extent and kind, made when a result first names it; it stays
- * until the connection is closed, whatever becomes of the objects, so that a queue may keep a copy of
- * where it is and look there without the mutex.
+ * creates there.  One mapping for each extent and kind, made when a result first names it.  It stays until
+ * the connection is closed, or the store has given the extent up, which it does only when nothing is held
+ * there; the same id never names another.  So a queue may keep a copy of where it is, and look there
+ * without the mutex: no result that it still has to read names what has gone.
  */
 #include "internal.h"
 
@@ -41,6 +42,41 @@ static void give_back(struct mcshm *c, uint32_t extent, bool writable)
     (void)mcl_call(c, MCS_MSG_OBJECT_UNMAP, &m, -1, NULL);
 }
 
+void mcl_object_maps_stale(struct mcshm *c, uint32_t gone)
+{
+    mcs_store_relaxed(&c->objects_gone, gone); /* partner: mcshm_submit_objects() of any thread */
+    mcl_stir(c);
+}
+
+void mcl_object_maps_sweep(struct mcshm *c)
+{
+    /* acquire: pairs with the agent's store, which comes after the extent's end */
+    uint32_t gone = mcs_load_acquire(&c->region.words->objects_gone);
+
+    if (gone == c->objects_swept)
+        return;
+    c->objects_swept = gone;
+    for (size_t i = 0; i < c->nobject_maps;) {
+        struct mcl_object_map m = c->object_maps[i];
+        struct mcs_msg_object_map_reply r;
+        struct mcl_fds fds;
+        mcshm_status status = MCSHM_OK;
+
+        /* what a later agent has not granted anew may be what an earlier one's holds are in */
+        if (m.life == c->restarts)
+            status = ask(c, m.extent, m.writable, &r, &fds);
+        if (status == MCSHM_OK && m.life == c->restarts)
+            mcl_close_fds(&fds);
+        if (status != MCSHM_INVALID_HANDLE) {
+            i++;
+            continue;
+        }
+        c->object_maps[i] = c->object_maps[--c->nobject_maps];
+        mcs_region_unmap(m.base, m.map_size);
+        give_back(c, m.extent, m.writable);
+    }
+}
+
 /* With the mutex. */
 static mcshm_status map(struct mcshm *c, uint32_t extent, bool writable)
 {
@@ -52,6 +88,7 @@ static mcshm_status map(struct mcshm *c, uint32_t extent, bool writable)
     void *base;
     int res;
 
+    mcl_object_maps_sweep(c);
     if (mcl_grow(&c->object_maps, c->nobject_maps, &c->object_maps_room, sizeof(*m)) != 0)
         return mcl_fail(MCSHM_NO_MEMORY, "out of memory for one more mapping");
     status = ask(c, extent, writable, &r, &fds);

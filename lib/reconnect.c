@@ -208,11 +208,11 @@ static int next_pause(struct mcshm *c)
     return (int)(ms + mcs_ticks() % (ms / 4 + 1)); /* not all clients at the same moment */
 }
 
-static void stir(struct mcshm *c)
+void mcl_stir(struct mcshm *c)
 {
     const uint64_t one = 1;
 
-    while (write(c->stir, &one, sizeof(one)) < 0 && errno == EINTR)
+    while (c->watched && write(c->stir, &one, sizeof(one)) < 0 && errno == EINTR)
         ;
 }
 
@@ -235,7 +235,7 @@ mcshm_status mcl_come_back(struct mcshm *c, int64_t deadline)
         (void)poll(&p, 1, left / 1000000 < pause ? (int)(left / 1000000) + 1 : pause);
         res = step(c);
     }
-    stir(c); /* the watcher has grants to ask for */
+    mcl_stir(c); /* the watcher has grants to ask for */
     return mcl_down(c) ? mcl_fail(MCSHM_AGENT_DOWN, "the session has ended, connect again")
                        : MCSHM_OK;
 }
@@ -265,6 +265,8 @@ static int attend(struct mcshm *c, struct pollfd *what)
     }
     if (c->grants_due && !mcl_down(c))
         mcl_regrant(c);
+    if (!c->away && !mcl_down(c))
+        mcl_object_maps_sweep(c);
     *what = (struct pollfd){.fd = c->socket, .events = POLLRDHUP};
     return c->away ? 0 : -1;
 }
@@ -330,6 +332,6 @@ void mcl_watch_stop(struct mcshm *c)
     if (!c->watched)
         return;
     mcs_store_release(&c->closing, 1u); /* pairs with the looks of the watcher */
-    stir(c);
+    mcl_stir(c);
     pthread_join(c->watcher, NULL);
 }

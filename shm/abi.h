@@ -336,7 +336,9 @@ struct mcs_session_words {
     uint64_t inbox_head;     /* bytes ever produced; its low half is the reader's futex */
     uint64_t grants_version; /* grows whenever a mapped grant of this session is withdrawn */
     uint32_t ended;          /* 1: the agent has ended this session for good, it cannot come back */
-    uint8_t pad0[MCS_GUARD - 20];
+    uint32_t
+        objects_gone; /* grows when the store gives up an extent that this session has mapped */
+    uint8_t pad0[MCS_GUARD - 24];
     /* client's line */
     uint64_t inbox_tail; /* bytes ever consumed */
     uint32_t inbox_waiting;

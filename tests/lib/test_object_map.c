@@ -159,3 +159,47 @@ Test(object_map, a_later_agent_without_objects)
     cr_assert_eq(mcshm_submit_objects(w.q, b, &r), MCSHM_NOT_SUPPORTED);
     tear_down(&w);
 }
+
+static enum later_say refuse_five(struct later *a, const struct mcs_msg *m, uint32_t *status)
+{
+    (void)a;
+    *status = MCS_INVALID_HANDLE;
+    return m->h.type == MCS_MSG_OBJECT_MAP && m->b.object_map.extent == 5 ? LATER_REFUSE
+                                                                          : LATER_ANSWER;
+}
+
+static bool is_mapped(const void *at)
+{
+    unsigned char there;
+
+    return mincore((void *)((uintptr_t)at & ~UINT64_C(4095)), 1, &there) == 0;
+}
+
+/* Extents that the store gives up are unmapped, and the agent is told; others stay. */
+Test(object_map, what_the_store_gives_up_is_unmapped)
+{
+    static struct world w = {.a.features = MCS_FEATURE_OBJECTS};
+    mcshm_object_result five, six;
+    struct mcs_desc d;
+    mcshm_batch b;
+
+    set_up(&w, NULL);
+    five = held(&w, MCSHM_HOLD, 5, 0);
+    (void)held(&w, MCSHM_CREATE, 5, 0);
+    six = held(&w, MCSHM_HOLD, 6, 0);
+    mcs_store_release(&w.a.hook, refuse_five);
+    mcs_store_release(&w.a.region.words->objects_gone, 1u);
+    b = submit_hold(&w, MCSHM_HOLD, &d);
+    while (later_asked(&w.a, 1, MCS_MSG_OBJECT_UNMAP) < 2)
+        sched_yield();
+    pthread_mutex_lock(&w.c->mutex); /* the watcher is done with it */
+    cr_assert_eq(w.c->nobject_maps, 1);
+    pthread_mutex_unlock(&w.c->mutex);
+    cr_assert(!is_mapped(five.address));
+    cr_assert(is_mapped(six.address));
+    answer(&w, &d, 6, 64);
+    cr_assert_eq(mcshm_object_results(w.q, b, 0, 0, &six, 1), MCSHM_OK);
+    cr_assert(is_mapped(six.address));
+    cr_assert_eq(mcshm_batch_free(w.q, b), MCSHM_OK);
+    tear_down(&w);
+}
