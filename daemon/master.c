@@ -84,6 +84,35 @@ static int step_up(struct mcd_master *m, uint64_t token)
     return 0;
 }
 
+/* Millions of entries take seconds to free: not in this thread. */
+struct burial {
+    struct mcd_job job;
+    struct mco_directory *d;
+};
+
+static void run_burial(struct mcd_job *job)
+{
+    mco_directory_destroy(((struct burial *)job)->d);
+}
+
+static void burial_done(struct mcd_job *job, void *context)
+{
+    (void)context;
+    free(job);
+}
+
+static void bury(struct mcd_agent *a, struct mco_directory *d)
+{
+    struct burial *b = a->worker != NULL ? calloc(1, sizeof(*b)) : NULL;
+
+    if (b == NULL) {
+        mco_directory_destroy(d);
+        return;
+    }
+    *b = (struct burial){.job = {.run = run_burial, .done = burial_done}, .d = d};
+    mcd_worker_submit(a->worker, &b->job);
+}
+
 /* Whoever waits is told; all that was known is in the agents' hands. */
 static void step_down(struct mcd_master *m)
 {
@@ -95,7 +124,7 @@ static void step_down(struct mcd_master *m)
     mcd_jobs_end(m, NULL, true);
     mcd_orders_destroy(m);
     mcd_joined_destroy(m);
-    mco_directory_destroy(m->d);
+    bury(m->agent, m->d);
     m->d = NULL;
 }
 

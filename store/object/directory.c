@@ -207,7 +207,6 @@ uint32_t mco_directory_join(struct mco_directory *d, const struct mco_holder *in
         if (i >= d->nmembers)
             d->nmembers = i + 1;
         h->state = MCO_HOLDER_REPORTING;
-        h->floor = d->floor;
         h->info = *info;
         replaced(d, info);
     }

@@ -20,7 +20,11 @@
 #define MCO_SLOT_DISK 0x1000u
 #define MCO_SLOT_TURN 13u /* three bits: the holder's report that it was last seen in */
 
-enum { MCO_ENTRY_GRAVE = 1, MCO_ENTRY_EARLIER = 2 };
+enum {
+    MCO_ENTRY_GRAVE = 1,   /* it is in the ring */
+    MCO_ENTRY_EARLIER = 2, /* it has had an earlier life in this reign: is to be remembered */
+    MCO_ENTRY_REMOVED = 4  /* its last life was removed, not only lost */
+};
 
 struct mco_duty {
     struct mco_entry *e;
@@ -31,6 +35,7 @@ struct mco_duty {
     uint64_t given;           /* ns; 0: due */
     uint32_t holder, from;
     uint8_t kind, tries;
+    bool once; /* it was given once: it may have been done, whatever came back */
 };
 
 struct mco_opened { /* a put that is under way */
@@ -84,7 +89,6 @@ struct mco_member {
     struct mco_list due[2], given[2]; /* copies and moves; drops */
     uint64_t ngiven[2], nmoves;       /* nmoves: duties that pull from it for a drain */
     uint64_t drain_at;                /* when a drain looks again */
-    struct mco_version floor;
 };
 
 struct mco_expected {

@@ -216,6 +216,7 @@ static void switch_to(struct mco_directory *d, struct mco_entry *e, const struct
         mco_entry_drop(d, e, 0);
         mco_duty_drop(d, e, old, &e->version);
     }
+    e->flags &= (uint8_t)~MCO_ENTRY_REMOVED;
     e->version = r->version;
     e->size = r->size;
     e->crc = r->crc;
@@ -228,9 +229,8 @@ static bool taken_over(const struct mco_directory *d, const struct mco_entry *e,
 {
     if (v->token >= d->o.token)
         return false; /* begun here and undone, or of a later leader, who will have it */
-    if (e != NULL)
-        return mco_version_compare(v, &e->version) > 0;
-    return mco_version_compare(v, &d->floor) > 0;
+    return (e == NULL || mco_version_compare(v, &e->version) > 0) &&
+           mco_version_compare(v, &d->floor) > 0;
 }
 
 static uint8_t given_up(struct mco_directory *d, struct mco_entry *e, uint32_t writer,
@@ -281,6 +281,11 @@ static uint8_t end(struct mco_directory *d, uint32_t writer, const struct mco_re
         copies = e->put->replicas;
         preferred = e->put->preferred;
         mco_put_over(d, e);
+    }
+    if (order == 0 &&
+        e->nholders == 0) { /* it was told before this, and removed or evicted since */
+        mco_entry_settle(d, e);
+        return MCS_OK;
     }
     if (order > 0)
         switch_to(d, e, r, writer);
@@ -342,6 +347,7 @@ enum mcs_status mco_directory_remove(struct mco_directory *d, const struct mco_k
             mco_entry_drop(d, e, 0);
             mco_duty_drop(d, e, old, &e->version);
         }
+        e->flags |= MCO_ENTRY_REMOVED;
         mco_entry_bury(d, e);
     }
     if (e != NULL)
@@ -392,16 +398,18 @@ static void there(struct mco_directory *d, uint32_t holder, const struct mco_rep
             return;
         }
         e->copies = 1;
-        if (mco_version_compare(&r->version, &d->members[holder]->floor) <= 0) {
-            e->version = d->members[holder]->floor;
-            mco_entry_bury(d, e);
-        }
+    }
+    if (e->version.token == 0 && e->version.sequence == 0 &&
+        mco_version_compare(&r->version, &d->floor) <= 0) {
+        e->version = d->floor;
+        e->flags |= MCO_ENTRY_REMOVED;
+        mco_entry_bury(d, e);
     }
     order = mco_version_compare(&r->version, &e->version);
     y = mco_duty_of(e, holder, MCO_ORDER_DROP);
     if (y != NULL && mco_version_compare(&r->version, &y->version) <= 0)
         return; /* it is about to be dropped */
-    if (order < 0 || (order == 0 && e->nholders == 0 && (e->flags & MCO_ENTRY_GRAVE))) {
+    if (order < 0 || (order == 0 && (e->flags & MCO_ENTRY_REMOVED))) {
         mco_duty_drop(d, e, holder, order < 0 ? &r->version : &e->version);
         return;
     }
@@ -480,7 +488,6 @@ void mco_directory_report_ends(struct mco_directory *d, uint32_t holder, uint64_
     h->state = MCO_HOLDER_HERE;
     if (h->marked != h->objects)
         h->scan |= MCO_SCAN_SWEEP;
-    h->floor = (struct mco_version){0};
     d->repair |= d->lacking;
     for (size_t i = 0; i < d->nexpected; i++)
         if (strcmp(d->expected[i].address, h->info.address) == 0)

@@ -135,7 +135,7 @@ void mco_duties_cancel(struct mco_directory *d, struct mco_entry *e)
             continue;
         holder = y->holder;
         version = y->version;
-        if (y->given == 0) {
+        if (!y->once) {
             mco_duty_end(d, y);
             continue;
         }
@@ -146,16 +146,11 @@ void mco_duties_cancel(struct mco_directory *d, struct mco_entry *e)
 
 bool mco_duties_forget(struct mco_directory *d, struct mco_entry *e)
 {
-    struct mco_member *h;
-
     for (const struct mco_duty *y = e->duties; y != NULL; y = y->next)
         if (y->kind != MCO_ORDER_DROP || mco_here(d, y->holder))
             return false;
     while (e->duties != NULL) {
-        h = d->members[e->duties->holder];
-        if (mco_version_compare(&e->duties->version, &h->floor) > 0)
-            h->floor = e->duties->version;
-        h->told = false;
+        d->members[e->duties->holder]->told = false;
         mco_duty_end(d, e->duties);
     }
     return true;
@@ -316,6 +311,7 @@ static bool give(struct mco_directory *d, struct mco_member *h, unsigned list, u
     append(&h->given[list], y);
     h->ngiven[list]++;
     y->given = now != 0 ? now : 1;
+    y->once = true;
     out->kind = y->kind;
     out->holder = y->holder;
     out->from = from;

@@ -1,0 +1,555 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The directory among agents that put, remove, evict, lose their connections, restart and lose their memory at random, with
+ * leaders that change.  What agents say arrives in order, but late.  Whenever all has arrived, the directory and
+ * the agents agree; what was acknowledged is there, and what was removed is not.
+ */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "store/object/directory.h"
+
+#define S UINT64_C(1000000000)
+enum { AGENTS = 4, KEYS = 12, QUEUE = 4096 };
+
+/* What an agent has to say to the master, or the master to it. */
+struct said {
+    enum { SAID_REPORT, SAID_END, SAID_DONE, SAID_BEGINS, SAID_ENDS } kind;
+    unsigned key;
+    struct mco_report report;
+    struct mco_order order;
+    bool upsert;
+    uint64_t reign;
+};
+
+struct queue {
+    struct said *items[QUEUE];
+    unsigned first, count;
+};
+
+struct agent {
+    struct mco_version has[KEYS]; /* sequence 0: nothing */
+    uint64_t identity, life;
+    uint32_t holder;
+    bool connected;
+    struct queue out, in;
+};
+
+struct sim {
+    struct mco_directory *d;
+    struct agent agents[AGENTS];
+    uint64_t now, token, random, graves;
+    char names[KEYS][8];
+    struct mco_version acked[KEYS], removed[KEYS];
+    unsigned steps, settled;
+};
+
+static uint64_t random_of(struct sim *s, uint64_t below)
+{
+    s->random ^= s->random << 13;
+    s->random ^= s->random >> 7;
+    s->random ^= s->random << 17;
+    return s->random % below;
+}
+
+static struct mco_key key_of(struct sim *s, unsigned k)
+{
+    return mco_key(1, s->names[k], (uint32_t)strlen(s->names[k]));
+}
+
+static void push(struct queue *q, const struct said *w)
+{
+    struct said *copy = malloc(sizeof(*copy));
+
+    cr_assert_lt(q->count, QUEUE);
+    *copy = *w;
+    q->items[(q->first + q->count++) % QUEUE] = copy;
+}
+
+static struct said *pop(struct queue *q)
+{
+    struct said *w;
+
+    if (q->count == 0)
+        return NULL;
+    w = q->items[q->first];
+    q->first = (q->first + 1) % QUEUE;
+    q->count--;
+    return w;
+}
+
+static void drop_all(struct queue *q)
+{
+    struct said *w;
+
+    while ((w = pop(q)) != NULL)
+        free(w);
+}
+
+static struct mco_report report_of(struct sim *s, unsigned k, struct mco_version v, bool there)
+{
+    return (struct mco_report){.key = key_of(s, k),
+                               .version = v,
+                               .size = 10,
+                               .crc = (uint32_t)v.sequence,
+                               .there = there,
+                               .copies = 1};
+}
+
+static void says(struct sim *s, unsigned i, unsigned k, struct mco_version v, bool there)
+{
+    struct said w = {.kind = SAID_REPORT, .key = k, .report = report_of(s, k, v, there)};
+
+    push(&s->agents[i].out, &w);
+}
+
+static void loses(struct sim *s, unsigned i, unsigned k)
+{
+    struct agent *a = &s->agents[i];
+
+    if (a->has[k].sequence == 0)
+        return;
+    says(s, i, k, a->has[k], false);
+    a->has[k] = (struct mco_version){0};
+}
+
+static void gets(struct sim *s, unsigned i, unsigned k, struct mco_version v)
+{
+    if (s->agents[i].has[k].sequence != 0)
+        says(s, i, k, s->agents[i].has[k], false); /* replaced */
+    s->agents[i].has[k] = v;
+    says(s, i, k, v, true);
+}
+
+/* Joins and, when that is wanted, tells everything. */
+static void joins(struct sim *s, unsigned i)
+{
+    struct agent *a = &s->agents[i];
+    struct mco_holder h = {.identity = a->identity, .life = a->life, .capacity = 1 << 20};
+    struct said begins = {.kind = SAID_BEGINS}, ends = {.kind = SAID_ENDS};
+    bool report;
+
+    snprintf(h.address, sizeof(h.address), "agent%u:1", i);
+    a->holder = mco_directory_join(s->d, &h, s->now, &report);
+    cr_assert_neq(a->holder, MCO_NO_HOLDER);
+    a->connected = true;
+    if (!report)
+        return;
+    drop_all(&a->out); /* the full report says it all */
+    push(&a->out, &begins);
+    for (unsigned k = 0; k < KEYS; k++)
+        if (a->has[k].sequence != 0)
+            says(s, i, k, a->has[k], true);
+    push(&a->out, &ends);
+}
+
+static void leaves(struct sim *s, unsigned i)
+{
+    struct agent *a = &s->agents[i];
+    struct queue kept = {0};
+    struct said *w;
+
+    if (!a->connected)
+        return;
+    a->connected = false;
+    drop_all(&a->in);
+    /* events are kept and told when it is back; answers to orders are not */
+    while ((w = pop(&a->out)) != NULL) {
+        if (w->kind == SAID_REPORT)
+            push(&kept, w);
+        free(w);
+    }
+    a->out = kept;
+    mco_directory_left(s->d, a->holder, s->now);
+}
+
+static void leads(struct sim *s)
+{
+    struct mco_directory_options o = {.token = ++s->token,
+                                      .rebuild_ns = S,
+                                      .put_ns = 8 * S,
+                                      .away_ns = 3 * S,
+                                      .gone_ns = 30 * S,
+                                      .graves_max = s->graves,
+                                      .now = s->now};
+
+    mco_directory_destroy(s->d);
+    cr_assert_eq(mco_directory_create(&o, &s->d), 0);
+    for (unsigned i = 0; i < AGENTS; i++) {
+        char address[16];
+
+        snprintf(address, sizeof(address), "agent%u:1", i);
+        mco_directory_expect(s->d, address);
+    }
+    mco_directory_expected(s->d);
+    memset(s->removed, 0, sizeof(s->removed)); /* what was away then may come back with it */
+    for (unsigned i = 0; i < AGENTS; i++)
+        if (s->agents[i].connected) {
+            drop_all(&s->agents[i].in);
+            drop_all(&s->agents[i].out);
+            joins(s, i);
+        }
+}
+
+/* One message of an agent's reaches the master. */
+static bool master_hears(struct sim *s, unsigned i)
+{
+    struct agent *a = &s->agents[i];
+    struct said *w = a->connected ? pop(&a->out) : NULL;
+    uint8_t status;
+
+    if (w == NULL)
+        return false;
+    mco_directory_heard(s->d, a->holder, s->now);
+    switch (w->kind) {
+    case SAID_REPORT:
+        mco_directory_report(s->d, a->holder, &w->report, 1, s->now);
+        break;
+    case SAID_BEGINS:
+        mco_directory_report_begins(s->d, a->holder);
+        break;
+    case SAID_ENDS:
+        mco_directory_report_ends(s->d, a->holder, s->now);
+        break;
+    case SAID_END:
+        mco_directory_end(s->d, a->holder, &w->report, 1, s->now, &status);
+        if (status == MCS_OK && mco_version_compare(&w->report.version, &s->acked[w->key]) > 0 &&
+            mco_version_compare(&w->report.version, &s->removed[w->key]) > 0 &&
+            mco_version_compare(&w->report.version, &a->has[w->key]) == 0)
+            s->acked[w->key] = w->report.version;
+        if (status == MCS_NOT_OWNER &&
+            mco_version_compare(&w->report.version, &a->has[w->key]) == 0)
+            loses(s, i, w->key);
+        break;
+    case SAID_DONE:
+        mco_directory_done(s->d, &w->order, MCS_OK, s->now);
+        break;
+    }
+    free(w);
+    return true;
+}
+
+/* One order reaches its holder. */
+static bool agent_hears(struct sim *s, unsigned i)
+{
+    struct agent *a = &s->agents[i];
+    struct said *w = a->connected ? pop(&a->in) : NULL;
+
+    if (w == NULL)
+        return false;
+    if (w->order.kind == MCO_ORDER_DROP) {
+        if (mco_version_compare(&a->has[w->key], &w->order.version) <= 0)
+            loses(s, i, w->key);
+    } else {
+        struct agent *from = NULL;
+
+        for (unsigned n = 0; n < AGENTS; n++)
+            if (s->agents[n].holder == w->order.from && s->agents[n].connected)
+                from = &s->agents[n];
+        if (from == NULL || mco_version_compare(&from->has[w->key], &w->order.version) != 0 ||
+            mco_version_compare(&a->has[w->key], &w->order.version) > 0) {
+            free(w); /* not answered: it comes again */
+            return true;
+        }
+        if (mco_version_compare(&a->has[w->key], &w->order.version) != 0)
+            gets(s, i, w->key, w->order.version);
+    }
+    w->kind = SAID_DONE;
+    push(&a->out, w);
+    free(w);
+    return true;
+}
+
+static bool orders(struct sim *s)
+{
+    static struct said w;
+    bool any = false;
+
+    while (mco_directory_next_order(s->d, s->now, &w.order)) {
+        any = true;
+        w.kind = SAID_DONE;
+        for (unsigned k = 0; k < KEYS; k++)
+            if (strlen(s->names[k]) == w.order.length &&
+                memcmp(s->names[k], w.order.key, w.order.length) == 0)
+                w.key = k;
+        for (unsigned i = 0; i < AGENTS; i++)
+            if (s->agents[i].holder == w.order.holder && s->agents[i].connected)
+                push(&s->agents[i].in, &w);
+    }
+    return any;
+}
+
+static bool queued(const struct queue *q, unsigned k)
+{
+    for (unsigned n = 0; n < q->count; n++)
+        if (q->items[(q->first + n) % QUEUE]->key == k)
+            return true;
+    return false;
+}
+
+/* Is something under way about this key? Its last copy may be the one that a move has made. */
+static bool in_flight(struct sim *s, unsigned k)
+{
+    struct mco_key key = key_of(s, k);
+    struct mco_found_at f;
+
+    mco_directory_find(s->d, &key, 1, s->now, &f);
+    for (unsigned n = 0; n < AGENTS; n++)
+        if (queued(&s->agents[n].in, k) || queued(&s->agents[n].out, k))
+            return true;
+    return mco_directory_missing(s->d, &key, &f.version, NULL) != 0 ||
+           mco_directory_pending(s->d, &key, &f.version, s->now) != 0;
+}
+
+/* Is there no other that has it, as the directory knows, too? (One that is to drop it does not count.) */
+static bool last_holder(struct sim *s, unsigned i, unsigned k)
+{
+    struct mco_key key = key_of(s, k);
+    struct mco_found_at f;
+
+    mco_directory_find(s->d, &key, 1, s->now, &f);
+    for (unsigned n = 0; n < AGENTS; n++)
+        for (unsigned h = 0; h < f.nholders; h++)
+            if (n != i && f.holders[h] == s->agents[n].holder &&
+                mco_version_compare(&s->agents[n].has[k], &s->agents[i].has[k]) >= 0)
+                return false;
+    return true;
+}
+
+static void forgets(struct sim *s, unsigned i, unsigned k)
+{
+    if (last_holder(s, i, k) || in_flight(s, k))
+        s->acked[k] = (struct mco_version){0};
+}
+
+static void begins_put(struct sim *s, unsigned i, unsigned k)
+{
+    struct mco_start q = {.key = key_of(s, k),
+                          .size = 10,
+                          .flags = random_of(s, 2) ? MCS_OBJECT_UPSERT : 0,
+                          .replicas = (uint8_t)(1 + random_of(s, 3)),
+                          .preferred = random_of(s, 4) == 0 ? s->agents[random_of(s, AGENTS)].holder
+                                                            : MCO_NO_HOLDER};
+    struct mco_started out;
+    struct said w = {.kind = SAID_END, .key = k};
+
+    if (!s->agents[i].connected)
+        return;
+    mco_directory_start(s->d, s->agents[i].holder, &q, 1, s->now, &out);
+    if (out.status != MCS_OK)
+        return;
+    if (random_of(s, 8) != 0) {
+        gets(s, i, k, out.version);
+        w.report = report_of(s, k, out.version, true);
+    } else {
+        w.report = report_of(s, k, out.version, false);
+    }
+    push(&s->agents[i].out, &w);
+}
+
+static void removes(struct sim *s, unsigned k)
+{
+    struct mco_key key = key_of(s, k);
+    struct mco_version upto;
+    unsigned left;
+
+    if (mco_directory_remove(s->d, &key, &upto, s->now, &left) != MCS_OK)
+        return;
+    if (mco_version_compare(&s->acked[k], &upto) <= 0)
+        s->acked[k] = (struct mco_version){0};
+    s->removed[k] = upto;
+}
+
+static void check_removed(struct sim *s)
+{
+    for (unsigned k = 0; k < KEYS; k++) {
+        struct mco_key key = key_of(s, k);
+        struct mco_found_at f;
+
+        mco_directory_find(s->d, &key, 1, s->now, &f);
+        if (f.nholders != 0 && s->removed[k].sequence != 0)
+            cr_assert_gt(mco_version_compare(&f.version, &s->removed[k]), 0,
+                         "step %u: key %u is found again", s->steps, k);
+    }
+}
+
+/* Everybody is back, everything has arrived: directory and agents agree. */
+static void settle(struct sim *s)
+{
+    bool busy = true;
+
+    for (unsigned i = 0; i < AGENTS; i++)
+        if (!s->agents[i].connected)
+            joins(s, i);
+    for (unsigned round = 0; busy || round < 40; round++) {
+        cr_assert_lt(round, 4000u, "step %u: it does not come to rest", s->steps);
+        busy = false;
+        s->now += S / 4;
+        for (unsigned i = 0; i < AGENTS; i++) {
+            mco_directory_heard(s->d, s->agents[i].holder, s->now);
+            while (agent_hears(s, i) || master_hears(s, i))
+                busy = true;
+        }
+        while (mco_directory_tick(s->d, s->now))
+            ;
+        busy |= orders(s);
+    }
+    s->settled++;
+    check_removed(s);
+    for (unsigned k = 0; k < KEYS; k++) {
+        struct mco_key key = key_of(s, k);
+        struct mco_found_at f;
+        struct mco_version greatest = {0};
+        unsigned have = 0;
+
+        mco_directory_find(s->d, &key, 1, s->now, &f);
+        for (unsigned i = 0; i < AGENTS; i++)
+            if (mco_version_compare(&s->agents[i].has[k], &greatest) > 0)
+                greatest = s->agents[i].has[k];
+        for (unsigned i = 0; i < AGENTS; i++) {
+            bool named = false;
+
+            for (unsigned n = 0; n < f.nholders; n++)
+                named |= f.holders[n] == s->agents[i].holder;
+            have += s->agents[i].has[k].sequence != 0;
+            cr_assert_eq(named, s->agents[i].has[k].sequence != 0,
+                         "step %u: key %u agent %u named %d has %lu.%lu, found %lu.%lu", s->steps,
+                         k, i, named, s->agents[i].has[k].token, s->agents[i].has[k].sequence,
+                         f.version.token, f.version.sequence);
+            if (named)
+                cr_assert_eq(mco_version_compare(&s->agents[i].has[k], &f.version), 0,
+                             "step %u: key %u agent %u has an earlier life", s->steps, k, i);
+        }
+        cr_assert_eq(f.nholders, have);
+        cr_assert(f.status == (have != 0 ? MCS_OK : MCS_NOT_FOUND));
+        /* with few graves, who comes late gives up what may have been removed */
+        if (s->acked[k].sequence != 0 && s->graves == 0)
+            cr_assert_geq(mco_version_compare(&greatest, &s->acked[k]), 0,
+                          "step %u: key %u was acknowledged with %lu.%lu, greatest %lu.%lu",
+                          s->steps, k, s->acked[k].token, s->acked[k].sequence, greatest.token,
+                          greatest.sequence);
+    }
+}
+
+static void step(struct sim *s)
+{
+    unsigned i = (unsigned)random_of(s, AGENTS), k = (unsigned)random_of(s, KEYS);
+    struct agent *a = &s->agents[i];
+
+    s->now += random_of(s, S / 50);
+    for (unsigned n = 0; n < AGENTS; n++)
+        if (s->agents[n].connected)
+            mco_directory_heard(s->d, s->agents[n].holder, s->now);
+    switch (random_of(s, 40)) {
+    case 0:
+    case 1:
+    case 2:
+    case 3:
+    case 4:
+        begins_put(s, i, k);
+        break;
+    case 5:
+    case 6:
+        removes(s, k);
+        break;
+    case 7:
+        forgets(s, i, k);
+        loses(s, i, k); /* evicted */
+        break;
+    case 8:
+        if (random_of(s, 4) == 0)
+            leaves(s, i);
+        break;
+    case 9:
+        if (!a->connected)
+            joins(s, i);
+        break;
+    case 10:
+        if (random_of(s, 8) == 0) { /* another life of the agent, with its memory */
+            leaves(s, i);
+            drop_all(&a->out);
+            a->life++;
+        }
+        break;
+    case 11:
+        if (random_of(s, 16) == 0) { /* another memory */
+            leaves(s, i);
+            drop_all(&a->out);
+            for (unsigned n = 0; n < KEYS; n++) {
+                forgets(s, i, n);
+                a->has[n] = (struct mco_version){0};
+            }
+            a->identity += 100;
+            a->life++;
+        }
+        break;
+    case 12:
+        if (random_of(s, 16) == 0)
+            leads(s);
+        break;
+    case 13:
+        if (random_of(s, 16) == 0)
+            s->now += 5 * S; /* who is not connected is away now */
+        break;
+    case 14:
+        if (random_of(s, 64) == 0)
+            mco_directory_drain(s->d, a->holder, random_of(s, 2) != 0);
+        break;
+    case 15:
+    case 16:
+    case 17:
+    case 18:
+        orders(s);
+        break;
+    case 19:
+        mco_directory_tick(s->d, s->now);
+        break;
+    default:
+        if (random_of(s, 2))
+            agent_hears(s, i);
+        else
+            master_hears(s, i);
+        break;
+    }
+    check_removed(s);
+}
+
+static void run(uint64_t seed, unsigned steps)
+{
+    struct sim *s = calloc(1, sizeof(*s));
+
+    s->random = seed;
+    s->now = S;
+    s->graves = seed % 2 ? 4 : 0;
+    for (unsigned k = 0; k < KEYS; k++)
+        snprintf(s->names[k], sizeof(s->names[k]), "k%u", k);
+    for (unsigned i = 0; i < AGENTS; i++) {
+        s->agents[i].identity = i + 1;
+        s->agents[i].life = 1;
+        s->agents[i].connected = true;
+    }
+    leads(s);
+    settle(s);
+    for (s->steps = 0; s->steps < steps; s->steps++) {
+        step(s);
+        if (s->steps % 500 == 499)
+            settle(s);
+    }
+    for (unsigned i = 0; i < AGENTS; i++) {
+        drop_all(&s->agents[i].in);
+        drop_all(&s->agents[i].out);
+    }
+    mco_directory_destroy(s->d);
+    free(s);
+}
+
+Test(directory_model, agents_and_directory_agree)
+{
+    const char *more = getenv("MODEL_SEEDS");
+    uint64_t seeds = more != NULL ? strtoull(more, NULL, 10) : 20;
+
+    for (uint64_t seed = 1; seed <= seeds; seed++)
+        run(seed * 7919, 10000);
+}
