@@ -56,7 +56,7 @@ static void report(const struct cli *cli, const struct sink *s, const mcshm_key 
 
         cli_add_key(d, key);
         cJSON_AddNumberToObject(d, "size", (double)r->size);
-        cJSON_AddNumberToObject(d, "version", (double)r->version);
+        cli_add_version(d, r->version);
         cli_add_crc(d, r->crc);
         cJSON_AddStringToObject(d, "tier", tier);
         cJSON_AddStringToObject(d, "path", mcshm_path_name(r->path));

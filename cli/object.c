@@ -142,6 +142,14 @@ void cli_add_crc(cJSON *o, uint32_t crc)
     cJSON_AddStringToObject(o, "crc32c", text);
 }
 
+void cli_add_version(cJSON *o, uint64_t version)
+{
+    char text[24];
+
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)version);
+    cJSON_AddRawToObject(o, "version", text);
+}
+
 int cli_key_error(const mcshm_key *key, mcshm_status status)
 {
     char *text = cli_key_text(key);

@@ -25,6 +25,8 @@ char *cli_key_text(const mcshm_key *key);
 void cli_add_key(cJSON *o, const mcshm_key *key);
 /* Adds a checksum as the agent's lists have it. */
 void cli_add_crc(cJSON *o, uint32_t crc);
+/* Adds a version, all of whose 64 bits count. */
+void cli_add_version(cJSON *o, uint64_t version);
 
 /* Says on stderr what became of one key. Returns CLI_FAILED. */
 int cli_key_error(const mcshm_key *key, mcshm_status status);

@@ -68,7 +68,7 @@ static void report(const struct cli *cli, const mcshm_key *key, const mcshm_obje
         cli_add_key(d, key);
         cJSON_AddBoolToObject(d, "stored", stored);
         cJSON_AddNumberToObject(d, "size", (double)r->size);
-        cJSON_AddNumberToObject(d, "version", (double)r->version);
+        cli_add_version(d, r->version);
         cli_add_crc(d, r->crc);
         cJSON_AddNumberToObject(d, "copies", r->copies);
         line = cJSON_PrintUnformatted(d);

@@ -108,7 +108,8 @@ struct mcl_map {
 
 /* An extent of the store's, for what is held in place. */
 struct mcl_object_map {
-    uint32_t extent, life; /* as the agent of that life names it */
+    uint32_t extent, life; /* as the agent of that life names it; 0: another one has the id now */
+    uint64_t ino;          /* of its memfd: a later agent may begin its ids anew */
     bool writable;
     uint8_t *base;
     uint64_t size; /* of the extent */

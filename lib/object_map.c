@@ -9,6 +9,7 @@
 #include "internal.h"
 
 #include <stdlib.h>
+#include <sys/stat.h>
 
 /* With the mutex. */
 static struct mcl_object_map *find(struct mcshm *c, uint32_t extent, bool writable)
@@ -35,6 +36,13 @@ static mcshm_status ask(struct mcshm *c, uint32_t extent, bool writable,
     return mcl_fail(MCSHM_PROTOCOL, "the agent's mapping of an extent contradicts itself");
 }
 
+static uint64_t inode(int fd)
+{
+    struct stat st;
+
+    return fstat(fd, &st) == 0 ? st.st_ino : 0;
+}
+
 static void give_back(struct mcshm *c, uint32_t extent, bool writable)
 {
     struct mcs_msg m = {.b.object_unmap = {.extent = extent, .writable = writable}};
@@ -59,15 +67,14 @@ void mcl_object_maps_sweep(struct mcshm *c)
     for (size_t i = 0; i < c->nobject_maps;) {
         struct mcl_object_map m = c->object_maps[i];
         struct mcs_msg_object_map_reply r;
-        struct mcl_fds fds;
+        struct mcl_fds fds = {.n = 0};
         mcshm_status status = MCSHM_OK;
 
-        /* what a later agent has not granted anew may be what an earlier one's holds are in */
-        if (m.life == c->restarts)
+        if (m.life == c->restarts && m.extent != 0)
             status = ask(c, m.extent, m.writable, &r, &fds);
-        if (status == MCSHM_OK && m.life == c->restarts)
-            mcl_close_fds(&fds);
-        if (status != MCSHM_INVALID_HANDLE) {
+        mcl_close_fds(&fds);
+        /* where an earlier agent's holds may be it stays, whatever a later one says of it */
+        if (status != MCSHM_INVALID_HANDLE || m.life != c->restarts) {
             i++;
             continue;
         }
@@ -84,7 +91,7 @@ static mcshm_status map(struct mcshm *c, uint32_t extent, bool writable)
     struct mcl_object_map *m;
     struct mcl_fds fds;
     mcshm_status status;
-    uint64_t size;
+    uint64_t size, ino;
     void *base;
     int res;
 
@@ -95,6 +102,7 @@ static mcshm_status map(struct mcshm *c, uint32_t extent, bool writable)
     if (status != MCSHM_OK)
         return status;
     size = r.size;
+    ino = inode(fds.fd[0]);
     res = mcl_extent_map(fds.fd[0], writable, (void *)(uintptr_t)r.address, &size, &base);
     mcl_close_fds(&fds);
     if (res != 0) {
@@ -105,11 +113,45 @@ static mcshm_status map(struct mcshm *c, uint32_t extent, bool writable)
     m = &c->object_maps[c->nobject_maps++];
     *m = (struct mcl_object_map){.extent = extent,
                                  .life = c->restarts,
+                                 .ino = ino,
                                  .writable = writable,
                                  .base = base,
                                  .size = r.size,
                                  .map_size = size};
     return MCSHM_OK;
+}
+
+/* With the mutex: asks for it anew when that was another agent's to grant. */
+static mcshm_status renew(struct mcshm *c, struct mcl_object_map *m)
+{
+    struct mcs_msg_object_map_reply r;
+    struct mcl_fds fds;
+    mcshm_status status;
+
+    if (m->life == c->restarts)
+        return MCSHM_OK;
+    status = ask(c, m->extent, m->writable, &r, &fds);
+    if (status != MCSHM_OK)
+        return status;
+    m->life = c->restarts;
+    if (inode(fds.fd[0]) != m->ino)
+        m->extent = 0; /* what lies there may be read on; what the id names now is to be mapped */
+    mcl_close_fds(&fds);
+    return MCSHM_OK;
+}
+
+/* With the mutex: a mapping that the present agent knows. */
+static mcshm_status provide(struct mcshm *c, uint32_t extent, bool writable,
+                            struct mcl_object_map *out)
+{
+    struct mcl_object_map *m = find(c, extent, writable);
+    mcshm_status status = m != NULL ? renew(c, m) : MCSHM_OK;
+
+    if (status == MCSHM_OK && (m == NULL || m->extent == 0))
+        status = map(c, extent, writable);
+    if (status == MCSHM_OK)
+        *out = *find(c, extent, writable);
+    return status;
 }
 
 const struct mcl_object_map *mcl_object_map(struct mcshm_queue *q, uint32_t extent, bool writable,
@@ -126,12 +168,12 @@ const struct mcl_object_map *mcl_object_map(struct mcshm_queue *q, uint32_t exte
         }
     }
     copy = &q->object_maps[(extent * 2 + writable) % MCL_OBJECT_MAPS];
-    if (copy->base != NULL && copy->extent == extent && copy->writable == writable)
+    /* relaxed: partner resumed(), restore.c */
+    if (copy->base != NULL && copy->extent == extent && copy->writable == writable &&
+        copy->life == mcs_load_relaxed(&c->restarts))
         return copy;
     pthread_mutex_lock(&c->mutex);
-    *status = find(c, extent, writable) != NULL ? MCSHM_OK : map(c, extent, writable);
-    if (*status == MCSHM_OK)
-        *copy = *find(c, extent, writable);
+    *status = provide(c, extent, writable, copy);
     pthread_mutex_unlock(&c->mutex);
     return *status == MCSHM_OK ? copy : NULL;
 }
@@ -140,20 +182,11 @@ void mcl_object_maps_renew(struct mcshm *c)
 {
     for (size_t i = 0; i < c->nobject_maps; i++) {
         struct mcl_object_map *m = &c->object_maps[i];
-        struct mcs_msg_object_map_reply r;
-        struct mcl_fds fds;
 
-        if (m->life == c->restarts)
-            continue;
-        /* the memory is mapped, and stays so */
-        if (ask(c, m->extent, m->writable, &r, &fds) == MCSHM_OK) {
-            mcl_close_fds(&fds);
-            m->life = c->restarts;
-        } else {
+        if (m->extent != 0 && renew(c, m) != MCSHM_OK)
             mcl_log(c, MCSHM_LOG_WARNING,
                     "the mapping of extent %u of the store is not granted anew: %s", m->extent,
                     mcshm_last_error(c));
-        }
     }
 }
 

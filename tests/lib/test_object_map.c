@@ -143,6 +143,31 @@ Test(object_map, a_later_agent_is_told_of_the_mappings)
     tear_down(&w);
 }
 
+/* A later agent that begins its extents anew gives an id to another one: what was mapped stays for who reads there,
+ * and what the id names now is found. */
+Test(object_map, an_id_of_a_later_agent_may_name_another_extent)
+{
+    static struct world w = {.a.features = MCS_FEATURE_OBJECTS};
+    mcshm_object_result old, now;
+    void *mem;
+    int fd;
+
+    set_up(&w, NULL);
+    old = held(&w, MCSHM_HOLD, 5, 4096);
+    w.a.extent[4096] = 1;
+    cr_assert_eq(mcs_region_create("another", LATER_EXTENT_SIZE, 0, -1, NULL, &fd, &mem), 0);
+    ((uint8_t *)mem)[4096] = 2;
+    cr_assert_geq(dup2(fd, w.a.extent_fd),
+                  0); /* only the agent's thread has it, and is not asked now */
+    later_kill(&w.a);
+    await_restarts(&w, 1);
+    now = held(&w, MCSHM_HOLD, 5, 4096);
+    cr_assert_eq(*(uint8_t *)old.address, 1);
+    cr_assert_eq(*(uint8_t *)now.address, 2);
+    cr_assert_eq(held(&w, MCSHM_HOLD, 5, 4096).address, now.address);
+    tear_down(&w);
+}
+
 /* A later agent may have no objects: then that is said, at once. */
 Test(object_map, a_later_agent_without_objects)
 {
