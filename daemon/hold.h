@@ -32,7 +32,7 @@ void mcd_holds_on_given_up(struct mcd_holds *h,
                                             const struct mco_version *version),
                            void *context);
 
-/* The view's pin becomes the hold's, in place. key: copied for creations. 0: there are too many, or no memory; the pin stays
+/* The view's pin becomes the hold's, in place. key: copied for creations, else not used. 0: there are too many, or no memory; the pin stays
  * the caller's. */
 uint64_t mcd_hold_add(struct mcd_holds *h, struct mco_store *s, const struct mco_view *v,
                       const struct mco_key *key, bool creation);

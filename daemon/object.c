@@ -50,15 +50,14 @@ static struct mcd_window *take_window(struct mcd_objects *o)
         o->nwindows--;
     } else {
         w = malloc(sizeof(*w));
+        if (w == NULL)
+            return NULL;
+        memset(w->leg, 0, sizeof(w->leg)); /* they have ended when it comes back */
     }
-    if (w == NULL)
-        return NULL;
     w->owner = NULL;
     w->n = w->at = w->legs = w->text_used = w->leg_pieces_used = 0;
     w->asking = false;
     w->ask.n = 0;
-    for (unsigned i = 0; i < MCD_LEGS; i++)
-        w->leg[i].busy = false;
     return w;
 }
 
@@ -343,7 +342,8 @@ static void count_keys(struct mcd_engine *g, const struct mcd_object *r)
 static struct mcd_outcome outcome_of(struct mcd_engine *g, const struct mcd_object *r,
                                      enum mcs_state state, enum mcs_status error, uint64_t waited)
 {
-    bool moved = r->bytes != 0 && (r->desc.op == MCS_OP_PUT || r->desc.op == MCS_OP_GET);
+    bool moved = r->bytes != 0 && r->desc.op != MCS_OP_EXIST && r->desc.op != MCS_OP_PREFIX &&
+                 r->desc.op != MCS_OP_REMOVE;
     uint64_t now = mcs_ticks();
 
     return (struct mcd_outcome){

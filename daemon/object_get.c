@@ -144,6 +144,7 @@ static void pin(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it,
             __builtin_prefetch(it->view.data);
     } else if (res == MCS_BUSY) {
         it->state = MCD_ITEM_BUSY;
+        it->from_disk = true;
         mcs_count(&g->counters.objects.space_waits, 1);
     } else if (res == MCS_NOT_FOUND && r->catalog && it->tries < 2) {
         it->state = MCD_ITEM_FAR;
@@ -184,7 +185,9 @@ static void end_here(struct mcd_engine *g, struct mcd_item *it, enum mcs_status 
     it->result.size = it->view.size;
     it->result.version = mcd_version_word(&it->view.version);
     it->result.crc = it->view.crc;
-    it->result.tier = MCS_TIER_MEMORY;
+    it->result.tier = it->tries != 0  ? MCS_TIER_REMOTE /* it was brought here */
+                      : it->from_disk ? MCS_TIER_DISK
+                                      : MCS_TIER_MEMORY;
 }
 
 /* The whole object's checksum, before anything of it is given out. BUSY: the budget is used up. */
@@ -206,12 +209,14 @@ static enum mcs_status sum_first(struct mcd_item *it, uint64_t *budget)
 static enum mcs_status hold(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it)
 {
     struct mcd_holds *h = r->q->session->holds;
-    uint64_t name = h == NULL ? 0 : mcd_hold_add(h, g->o.store->objects, &it->view, NULL, false);
+    uint64_t name =
+        h == NULL ? 0 : mcd_hold_add(h, g->o.store->objects, &it->view, &it->key, false);
 
     if (name == 0)
         return MCS_LIMIT;
     end_here(g, it, MCS_OK);
     it->result.hold = name;
+    it->result.path = g->local_ops->path;
     it->result.offset = it->view.offset;
     it->result.extent = it->view.extent;
     it->view.object = NULL; /* the hold's */

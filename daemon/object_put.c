@@ -21,21 +21,29 @@ static bool is_create(const struct mcd_object *r)
     return r->desc.op == MCS_OP_CREATE;
 }
 
-/* One that is there already is good, unless it was not to be. */
-static void end_existing(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it)
+/* One that is there already is good, unless it was not to be. Its view tells of it. */
+static void end_existing(struct mcd_object *r, struct mcd_item *it)
 {
-    struct mco_found found;
+    bool bad = (r->args.flags & (MCS_OBJECT_NEW | MCS_OBJECT_UPSERT)) != 0 || is_create(r);
+
+    mcd_object_end_item(it, bad ? MCS_EXISTS : MCS_OK);
+    it->result.size = it->view.size;
+    it->result.version = mcd_version_word(&it->view.version);
+    it->result.crc = it->view.crc;
+}
+
+/* The catalog says so: it need not be here. */
+static void end_elsewhere(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it,
+                          const struct mcd_ask_key *k)
+{
+    struct mco_found found = {0};
     uint8_t status;
 
-    mcd_object_end_item(
-        it, (r->args.flags & (MCS_OBJECT_NEW | MCS_OBJECT_UPSERT)) != 0 || is_create(r) ? MCS_EXISTS
-                                                                                        : MCS_OK);
-    if (mco_exist(g->o.store->objects, &it->key, NULL, 1, 0, r->now, &status, &found) == 1) {
-        it->result.size = found.size;
-        it->result.version = mcd_version_word(&found.version);
-        it->result.crc = found.crc;
-        it->result.tier = found.tier;
-    }
+    mco_exist(g->o.store->objects, &it->key, NULL, 1, 0, r->now, &status, &found);
+    it->view.version = k->version;
+    it->view.size = k->size != 0 ? k->size : found.size;
+    it->view.crc = found.crc;
+    end_existing(r, it);
 }
 
 static bool same_key(const struct mco_key *a, const struct mco_key *b)
@@ -87,9 +95,7 @@ static void start_answered(struct mcd_engine *g, struct mcd_object *r, struct mc
         it->started = k->status == MCS_OK;
         it->version = k->version;
         if (k->status == MCS_EXISTS) {
-            end_existing(g, r, it);
-            it->result.version = mcd_version_word(&k->version);
-            it->result.size = k->size != 0 ? k->size : it->result.size;
+            end_elsewhere(g, r, it, k);
         } else if (k->status != MCS_OK) {
             mcd_object_end_item(it, (enum mcs_status)k->status);
         }
@@ -214,6 +220,7 @@ static void give(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it
     it->result.extent = it->view.extent;
     it->result.version = mcd_version_word(&it->version);
     it->result.tier = MCS_TIER_MEMORY;
+    it->result.path = g->local_ops->path;
     it->view.object = NULL; /* the hold's */
 }
 
@@ -225,6 +232,7 @@ static void seal(struct mcd_engine *g, struct mcd_item *it)
     it->view.object = NULL;
     it->view.summed = sum;
     it->result.copies = 1;
+    it->result.path = g->local_ops->path;
     if (res == MCS_OK)
         it->state = MCD_ITEM_SEALED;
     else
@@ -256,7 +264,7 @@ static enum mcs_status work(struct mcd_engine *g, struct mcd_object *r, struct m
         }
         r->previous = it->key.hash;
         if (error == MCS_EXISTS)
-            end_existing(g, r, it);
+            end_existing(r, it);
         else if (error != MCS_OK)
             mcd_object_end_item(it, error);
         if (error != MCS_OK)
@@ -276,7 +284,6 @@ static enum mcs_status work(struct mcd_engine *g, struct mcd_object *r, struct m
         return error == MCS_MEMORY_FAULT ? error : MCS_OK;
     }
     r->bytes += it->view.size;
-    it->result.path = g->local_ops->path;
     seal(g, it);
     return MCS_OK;
 }

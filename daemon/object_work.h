@@ -48,12 +48,13 @@ struct mcd_item {
     uint32_t crc;        /* of them */
     bool started;        /* the catalog has it as being written, by us */
     bool verified;       /* its checksum is right */
-    uint8_t state;       /* enum mcd_item_state */
-    uint8_t tries;       /* reads from other hosts */
-    int16_t twin;        /* earlier item of the same key; -1: none */
-    int16_t asked;       /* index in the window's question; -1: not in it */
-    int16_t legs;        /* under way */
-    uint8_t leg_error;   /* enum mcs_status */
+    bool from_disk;
+    uint8_t state;     /* enum mcd_item_state */
+    uint8_t tries;     /* reads from other hosts */
+    int16_t twin;      /* earlier item of the same key; -1: none */
+    int16_t asked;     /* index in the window's question; -1: not in it */
+    int16_t legs;      /* under way */
+    uint8_t leg_error; /* enum mcs_status */
     struct mco_view view;
     struct mco_version version;
     struct mcs_object_result result;

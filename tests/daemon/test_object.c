@@ -124,6 +124,7 @@ Test(object, put_over_an_object)
     cr_assert(r.status == MCS_EXISTS && r.version == first.version);
     held = ob_hold(&o, "k");
     cr_assert(held.status == MCS_OK && held.hold != 0 && held.size == 4096);
+    cr_assert_eq(held.path, o.f.engine->local_ops->path);
     r = ob_put(&o, "k", 4096, 4096, MCS_OBJECT_UPSERT);
     cr_assert_eq(r.status, MCS_OK);
     cr_assert_gt(r.version, first.version);

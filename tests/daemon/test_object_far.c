@@ -414,6 +414,7 @@ Test(object_far, held_once_it_was_brought)
     w.later = true;
     r = ob_hold(&o, "far");
     cr_assert(r.status == MCS_OK && r.hold != 0 && r.size == 5000);
+    cr_assert_eq(r.tier, MCS_TIER_REMOTE);
     cr_assert_arr_eq(o.extents[0].map + r.offset, w.there[0].data, 5000);
     cr_assert_eq(ob_hold(&o, "nowhere").status, MCS_NOT_FOUND);
     cr_assert_eq(w.asked[MCD_ASK_PULL], 2u);

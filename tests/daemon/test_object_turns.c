@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Requests about objects among other tasks: turns, order, deadlines, what they wait for. */
 #include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include "daemon/fault.h"
 #include "objects.h"
 
 /* A PUT of `size` bytes under way in an engine whose slices are small. */
@@ -152,6 +155,45 @@ Test(object_turns, holds_of_a_canceled_request_are_taken_back)
         cr_assert(ob_stats(&o).writing == 0 && ob_stats(&o).pinned == 0);
         ob_fini(&o);
     }
+}
+
+/* A client that takes the memory away which it has named. */
+Test(object_turns, memory_that_was_taken_away)
+{
+    static struct ob o;
+    struct mcs_object_result r;
+    uint8_t *map, *old;
+    int fd = memfd_create("holes", MFD_CLOEXEC), guard;
+
+    ob_init(&o);
+    r = ob_put(&o, "there", 0, 100000, 0);
+    cr_assert_eq(r.status, MCS_OK);
+    cr_assert(fd >= 0 && ftruncate(fd, FIX_EXTENT_SIZE) == 0);
+    map = mmap(NULL, FIX_EXTENT_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    cr_assert_neq(map, MAP_FAILED);
+    cr_assert_eq(ftruncate(fd, 65536), 0);
+    cr_assert_eq(mcd_fault_init(-1), 0);
+    guard = mcd_fault_add(map, FIX_EXTENT_SIZE);
+    cr_assert_geq(guard, 0);
+    old = o.f.local.map;
+    o.f.local.map = map;
+    for (unsigned get = 0; get < 2; get++) {
+        struct mcs_slot s;
+
+        ob_begin(&o, get ? MCS_OP_GET : MCS_OP_PUT, 0);
+        ob_name(&o, get ? "there" : "k");
+        ob_piece(&o, get ? 500000 : 0, 100000);
+        s = ob_run(&o);
+        cr_assert_eq(fix_state(s), MCS_STATE_FAILED);
+        cr_assert_eq(fix_error(s), MCS_MEMORY_FAULT);
+    }
+    cr_assert(ob_stats(&o).objects == 1 && ob_stats(&o).writing == 0 && ob_stats(&o).pinned == 0);
+    cr_assert_gt(o.f.engine->counters.faults, 1u);
+    o.f.local.map = old;
+    mcd_fault_remove(guard);
+    munmap(map, FIX_EXTENT_SIZE);
+    close(fd);
+    ob_fini(&o);
 }
 
 /* No extent is made for it: the PUT waits, and is asked for nothing meanwhile. */
