@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "cache.h"
 #include "cleanup.h"
 #include "copy.h"
 #include "kv.h"
@@ -15,8 +16,9 @@
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
-} commands[] = {{"ring", ring_command}, {"copy", copy_command},   {"kv", kv_command},
-                {"net", net_command},   {"share", share_command}, {"restart", restart_command}};
+} commands[] = {{"ring", ring_command},  {"copy", copy_command},   {"kv", kv_command},
+                {"net", net_command},    {"share", share_command}, {"restart", restart_command},
+                {"cache", cache_command}};
 
 static void help(FILE *out)
 {
@@ -28,6 +30,7 @@ static void help(FILE *out)
           "  mcshm-bench net       READ and WRITE between two hosts, beside iperf3, UCX, Mooncake\n"
           "  mcshm-bench share     who gets how much of an engine; a small task beside a flood\n"
           "  mcshm-bench restart   what clients see of an agent that is killed or restarted\n"
+          "  mcshm-bench cache     a trace through the store: hits by capacity and policy\n"
           "  mcshm-bench --version\n"
           "\n"
           "Each has --help and --json. They start a private agent unless --socket names one.\n",
@@ -54,6 +57,7 @@ int main(int argc, char **argv)
         cleanup_install();
         return commands[i].run(argc - 1, argv + 1) == 0 ? 0 : 1;
     }
-    say_error(0, "there is no %s; there are ring, copy, kv, net, share and restart", argv[1]);
+    say_error(0, "there is no %s; there are ring, copy, kv, net, share, restart and cache",
+              argv[1]);
     return 2;
 }

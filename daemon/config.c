@@ -225,7 +225,7 @@ static const struct mcd_key keys[] = {
      "how much is taken at a time; size has at most 768 of them", false},
     {"store", "objects", NUMBER, K(store_objects), "1000000", 1000, 1000000000, NULL, "objects",
      "most objects on this host; each takes some 200 bytes beside its own", false},
-    {"store", "policy", TEXT, K(store_policy), "lru", 1, 31, NULL, "word",
+    {"store", "policy", TEXT, K(store_policy), "chain", 1, 31, NULL, "word",
      "who is evicted: docs/store.md lists the policies and how they did on traces", false},
     {"store", "high", NUMBER, K(store_high), "97", 10, 100, NULL, "percent",
      "of size: above, eviction begins in the background", true},

@@ -170,12 +170,11 @@ struct mco_hint mcd_object_hint(const struct mcd_object *r, const struct mco_key
 {
     (void)key;
     if ((r->args.flags & MCS_OBJECT_CHAIN) == 0)
-        return (struct mco_hint){
-            .now_ns = r->now, .position = MCO_POSITION_NONE, .length = r->args.count};
+        return (struct mco_hint){.now_ns = r->now, .position = MCO_POSITION_NONE};
     return (struct mco_hint){.now_ns = r->now,
                              .previous = previous,
                              .position = r->args.position + index,
-                             .length = r->args.count};
+                             .length = r->args.position + r->args.count};
 }
 
 static void leave_space(struct mcd_object *r)
