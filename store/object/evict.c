@@ -12,6 +12,7 @@
 #define CHOICES 8u       /* of them, that might go: the cheapest one does */
 #define STEPS 2048u      /* ranges in one hole to be */
 #define ALL_STEPS 16384u /* in all that one call looks at */
+#define GOING 4u         /* times as much as one needs is on its way to disk for all that wait */
 #define DRAIN_STEP 64u   /* objects taken out of an extent at a time */
 #define DRAIN_LOOKS 16384u
 #define DRAIN_NS UINT64_C(2000000000)
@@ -379,17 +380,14 @@ static struct mco_arena *giver(struct mco_store *s, const struct mco_arena *a)
     return other->spaces != 0 ? other : NULL;
 }
 
-/* Begins to empty an extent for `a`. False: none can be. */
-static bool drain_one(struct mco_store *s, struct mco_arena *a, bool own, uint64_t now,
+/* Begins to empty an extent of the arena. False: none can be. */
+static bool drain_one(struct mco_store *s, struct mco_arena *from, uint64_t now,
                       struct mco_after *after)
 {
-    struct mco_arena *from = own ? a : giver(s, a);
     struct mco_policy_entry *e = NULL;
     struct mco_space *sp = NULL;
     unsigned looks = 0;
 
-    if (s->drains != MCO_NONE || s->o.idle == NULL)
-        return s->drains != MCO_NONE;
     if (from == NULL || from->policy == NULL)
         return false;
     for (uint32_t i = from->first; i != MCO_NONE && sp == NULL; i = s->spaces[i].next)
@@ -409,6 +407,16 @@ static bool drain_one(struct mco_store *s, struct mco_arena *a, bool own, uint64
     s->drain_until = now + DRAIN_NS;
     drain_more(s, now, after);
     return true;
+}
+
+/* For `a`, from its own ones if they are too small. */
+static bool drain_for(struct mco_store *s, struct mco_arena *a, uint64_t need, uint64_t now,
+                      struct mco_after *after)
+{
+    if (s->drains != MCO_NONE || s->o.idle == NULL)
+        return s->drains != MCO_NONE;
+    return (need > s->o.extent_size && drain_one(s, a, now, after)) ||
+           drain_one(s, giver(s, a), now, after);
 }
 
 /* ---- room ----------------------------------------------------------------------------------------------- */
@@ -497,12 +505,14 @@ enum mcs_status mco_make_space(struct mco_store *s, struct mco_arena *a, uint64_
     if (s->stats.used < used)
         return MCS_OK;
     drain_more(s, now, after);
+    if (a->going >= GOING * need)
+        return MCS_BUSY; /* it is being seen to */
     for (unsigned soft = 0; soft < 2 && gone == STAYS; soft++)
         gone = make_hole(s, a, need, now, soft != 0, &held, after);
     /* who has less than others grows beside that */
     if (gone != GONE || (s->drains == MCO_NONE && s->tenants_used > 1 && giver(s, a) != NULL &&
                          giver(s, a)->tenant != a->tenant)) {
-        bool drains = drain_one(s, a, need > s->o.extent_size, now, after);
+        bool drains = drain_for(s, a, need, now, after);
 
         held = held || drains;
         if (drains && s->starving == NULL) {
@@ -587,13 +597,18 @@ static struct mco_arena *largest(struct mco_store *s)
     return most;
 }
 
+static uint64_t percent_of(uint64_t size, unsigned percent)
+{
+    return size / 100 * percent + size % 100 * percent / 100;
+}
+
 static bool shrink(struct mco_store *s, uint64_t now, struct mco_after *after)
 {
-    uint64_t low = s->o.size / 100 * s->o.low, freed = 0;
+    uint64_t low = percent_of(s->o.size, s->o.low), freed = 0;
     struct mco_arena *a;
     bool on_way = false;
 
-    if (s->stats.used > s->o.size / 100 * s->o.high && s->o.high < 100)
+    if (s->stats.used > percent_of(s->o.size, s->o.high))
         s->evicting = true;
     if (s->stats.used <= low)
         s->evicting = false;

@@ -191,6 +191,7 @@ struct mco_arena {
     uint64_t refused_until; /* ns: it was not to be had: not asked again before */
     uint64_t ordered;       /* objects in the policy */
     uint64_t writing;       /* by engines or in place */
+    uint64_t going;         /* bytes on their way to disk, to be free then */
 };
 
 struct mco_tenant {

@@ -138,6 +138,7 @@ bool mco_offload(struct mco_store *s, uint32_t n, bool goes, struct mco_after *a
     r->marks |= (uint8_t)(MCO_GOES | (goes ? MCO_URGENT : 0));
     mco_unlock(&sh->lock);
     after->offload[after->offloads++] = n;
+    mco_arena_of(s, n)->going += s->entries[n].size;
     return true;
 }
 
@@ -174,6 +175,7 @@ void mco_offloaded(struct mco_store *s, struct mco_object *o, int res, uint64_t 
     goes = (r->marks & MCO_GOES) != 0;
     urgent = (r->marks & MCO_URGENT) != 0;
     left = r->state != MCO_OFFLOADING;
+    mco_arena_of(s, n)->going -= s->entries[n].size;
     if (res == 0)
         res = put_place(s, n, place);
     mco_lock(&sh->lock);
