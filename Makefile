@@ -57,7 +57,7 @@ DAEMON_LIBS := $(filter-out $(if $(wildcard /usr/lib/*/librte_log.so),,-lrte_log
 
 shm_src := shm/queue.c shm/inbox.c shm/region.c shm/message.c $(if $(SAN)$(FAIL),shm/failpoint.c)
 lib_src := $(wildcard lib/*.c) $(shm_src)
-daemon_src := $(filter-out daemon/main.c,$(wildcard daemon/*.c)) $(wildcard transports/*.c transports/*/*.c store/*/*.c) \
+daemon_src := $(filter-out daemon/main.c daemon/master_main.c,$(wildcard daemon/*.c)) $(wildcard transports/*.c transports/*/*.c store/*/*.c) \
               $(shm_src) shm/queue_create.c
 # What the doctor knows of RDMA devices is what the agent knows.
 cli_src := $(wildcard cli/*.c) transports/rdma/gid.c transports/rdma/sysfs.c
@@ -66,7 +66,7 @@ bench_src := $(wildcard bench/*.c) $(wildcard store/object/policy*.c)
 unit_src := $(wildcard tests/*/test_*.c)
 
 obj = $(patsubst %.c,$B/obj/%.o,$1)
-programs := $B/bin/mcshmd $B/bin/mcshm $B/bin/mcshm-bench
+programs := $B/bin/mcshmd $B/bin/mcshm-master $B/bin/mcshm $B/bin/mcshm-bench
 libraries := $B/lib/libmcshm.so.0 $B/lib/libmcshm.so $B/lib/libmcshm.a
 units := $(patsubst tests/%.c,$B/tests/%,$(unit_src))
 
@@ -89,7 +89,7 @@ $(messages:.h=.c): $(messages)
 $(messages:.h=.o): $(messages:.h=.c) $(messages)
 	$(CC) $(CPPFLAGS) $(filter-out $(WARN),$(CFLAGS)) -w -c $< -o $@
 # Whether an object includes them is known only once it is built; they change rarely.
-$(call obj,$(daemon_src) daemon/main.c $(unit_src)): | $(messages)
+$(call obj,$(daemon_src) daemon/main.c daemon/master_main.c $(unit_src)): | $(messages)
 
 $B/lib/libmcshm.so.0: $(call obj,$(lib_src)) lib/libmcshm.map
 	@mkdir -p $(@D)
@@ -107,6 +107,9 @@ $B/lib/libmcshmd.a: $(call obj,$(daemon_src)) $(messages:.h=.o)
 $B/bin/mcshmd: $(call obj,daemon/main.c) $B/lib/libmcshmd.a
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $(DPDK_WRAP) -o $@ $^ $(DAEMON_LIBS)
+$B/bin/mcshm-master: $(call obj,daemon/master_main.c) $B/lib/libmcshmd.a
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS)
 $B/bin/mcshm: $(call obj,$(cli_src)) $B/lib/libmcshm.a
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ -lcjson
@@ -218,7 +221,7 @@ install: all man
 	install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(PREFIX)/sbin $(LIBDIR)/pkgconfig $(PREFIX)/include \
 	    $(data)/hugepages $(data)/grafana $(services) $(PREFIX)/lib/sysusers.d $(PREFIX)/lib/tmpfiles.d \
 	    $(addprefix $(PREFIX)/share/man/,man1 man3 man5 man8))
-	install -m 755 $B/bin/mcshmd $(DESTDIR)$(PREFIX)/sbin
+	install -m 755 $B/bin/mcshmd $B/bin/mcshm-master $(DESTDIR)$(PREFIX)/sbin
 	install -m 755 $B/bin/mcshm $B/bin/mcshm-bench $(DESTDIR)$(PREFIX)/bin
 	install -m 644 lib/mcshm.h $(DESTDIR)$(PREFIX)/include
 	install -m 644 $B/lib/libmcshm.so.0 $(DESTDIR)$(LIBDIR)
@@ -228,6 +231,7 @@ install: all man
 	    > $(DESTDIR)$(LIBDIR)/pkgconfig/mcshm.pc
 	for s in 1 3 5 8; do install -m 644 $B/man/man$$s/* $(DESTDIR)$(PREFIX)/share/man/man$$s; done
 	sed -e 's|@PREFIX@|$(PREFIX)|' etc/mcshmd.service.in > $(DESTDIR)$(services)/mcshmd.service
+	sed -e 's|@PREFIX@|$(PREFIX)|' etc/mcshm-master.service.in > $(DESTDIR)$(services)/mcshm-master.service
 	scripts/hugepages/persist.sh --unit $(data)/hugepages > $(DESTDIR)$(services)/mcshm-hugepages.service
 	install -m 644 etc/sysusers.d/mcshm.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d
 	install -m 644 etc/tmpfiles.d/mcshm.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d
@@ -236,11 +240,11 @@ install: all man
 	install -m 755 $(filter-out %/common.sh,$(wildcard scripts/hugepages/*)) $(DESTDIR)$(data)/hugepages
 	install -m 644 scripts/hugepages/common.sh $(DESTDIR)$(data)/hugepages
 uninstall:
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,sbin/mcshmd bin/mcshm bin/mcshm-bench include/mcshm.h \
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,sbin/mcshmd sbin/mcshm-master bin/mcshm bin/mcshm-bench include/mcshm.h \
 	    share/man/man1/mcshm.1 share/man/man1/mcshm-bench.1 share/man/man3/mcshm.3 share/man/man3/mcshm_*.3 \
-	    share/man/man5/mcshmd.ini.5 share/man/man8/mcshmd.8 lib/sysusers.d/mcshm.conf lib/tmpfiles.d/mcshm.conf)
+	    share/man/man5/mcshmd.ini.5 share/man/man8/mcshmd.8 share/man/man8/mcshm-master.8 lib/sysusers.d/mcshm.conf lib/tmpfiles.d/mcshm.conf)
 	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libmcshm.so libmcshm.so.0 libmcshm.a pkgconfig/mcshm.pc)
-	rm -f $(addprefix $(DESTDIR)$(services)/,mcshmd.service mcshm-hugepages.service)
+	rm -f $(addprefix $(DESTDIR)$(services)/,mcshmd.service mcshm-master.service mcshm-hugepages.service)
 	rm -rf $(DESTDIR)$(data)
 
 # Packages are built from a copy of the tree as it stands, so that nothing here changes.
@@ -253,4 +257,4 @@ deb-check: deb
 clean:
 	rm -rf build
 
--include $(patsubst %.o,%.d,$(call obj,$(lib_src) $(daemon_src) daemon/main.c $(cli_src) $(bench_src) $(unit_src) $(wildcard tests/fuzz/*.c tests/fake-verbs/*.c) tests/scenario/metactl.c tests/scenario/mixclient.c tests/rdma/verbs_smoke.c))
+-include $(patsubst %.o,%.d,$(call obj,$(lib_src) $(daemon_src) daemon/main.c daemon/master_main.c $(cli_src) $(bench_src) $(unit_src) $(wildcard tests/fuzz/*.c tests/fake-verbs/*.c) tests/scenario/metactl.c tests/scenario/mixclient.c tests/rdma/verbs_smoke.c))

@@ -39,6 +39,7 @@ struct mcd_agent {
     struct mcd_pool pool;
     struct mcd_worker *worker, *quick; /* large memory; what a session begins with */
     struct mcd_admin *admin;
+    bool master_only;            /* mcshm-master: no engines, memory and clients */
     bool network;                /* engines have transports that reach beyond this host */
     struct mcd_cluster *cluster; /* other agents; NULL: [peer] listen = off */
     struct mct_rdma *rdma;       /* this host's RDMA devices; NULL: none are used */

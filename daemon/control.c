@@ -264,9 +264,9 @@ int mcd_control_init(struct mcd_agent *a, char *error, size_t error_size)
         goto error;
     }
     res = MCS_FAIL(start_control);
-    if (res == 0)
+    if (res == 0 && !a->master_only)
         res = make_folder(a->config.socket, error, error_size);
-    if (res == 0)
+    if (res == 0 && !a->master_only)
         res = take_lock(a, error, error_size);
     if (res == 0)
         res = MCS_FAIL(start_lock);
@@ -284,7 +284,8 @@ int mcd_control_init(struct mcd_agent *a, char *error, size_t error_size)
         res = mcd_worker_create(a->event_fd, &a->quick);
     if (res != 0)
         goto error;
-    mcd_stats_create(a);
+    if (!a->master_only)
+        mcd_stats_create(a);
     a->pool.reap = reap_extent;
     a->pool.reap_context = a;
     if (a->config.admin_mode != MCD_ADMIN_OFF) {
@@ -296,14 +297,16 @@ int mcd_control_init(struct mcd_agent *a, char *error, size_t error_size)
         error[0] = '\0';
     }
     res = MCS_FAIL(start_cluster);
-    if (res == 0)
+    if (res == 0 && !a->master_only)
         res = mcd_rdma_watch(a);
     if (res == 0)
         res = mcd_cluster_create(a, error, error_size);
-    if (res == 0)
+    if (res == 0 && !a->master_only)
         res = mcd_store_begin(a, error, error_size);
     if (res == 0)
         res = mcd_master_create(a, &a->master, error, error_size);
+    if (res == 0 && a->master_only)
+        return 0;
     if (res == 0) {
         mcd_recovery_begin(a);
         return open_socket(a, error, error_size);
@@ -530,7 +533,8 @@ void mcd_control_run(struct mcd_agent *a)
             deadline = mcd_now_ns() + STOP_NS;
             mcd_control_unwatch(a, a->listen_fd);
             MCS_FAILPOINT(stop_asked);
-            unlink(a->config.socket);
+            if (a->bound)
+                unlink(a->config.socket);
             a->bound = false;
             for (struct mcd_session *s = a->sessions; s != NULL; s = s->next)
                 mcd_session_end(s, NULL);

@@ -351,6 +351,8 @@ struct mcd_visitor *mcd_visitor_of(struct mcd_peer *p, uint64_t route)
         v = v->next;
     if (v != NULL)
         return v;
+    if (p->cluster->agent->nengines == 0)
+        return NULL; /* a master without memory */
     if (p->nvisitors >= VISITORS_MAX) {
         make_room(p); /* for the next time it asks */
         return NULL;

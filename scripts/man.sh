@@ -66,3 +66,4 @@ done
 
 "$programs/mcshmd" --man-page-config >"$out/man5/mcshmd.ini.5"
 "$programs/mcshmd" --man-page >"$out/man8/mcshmd.8"
+"$programs/mcshm-master" --man-page >"$out/man8/mcshm-master.8"
