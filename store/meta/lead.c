@@ -473,6 +473,15 @@ void mcm_lead_tick(struct mcm_service *s, uint64_t now)
     }
 }
 
+static void revoked(struct mcm_service *s, struct mcm_call *c)
+{
+    if (c->res && c->res != -ENOENT)
+        mcm_log(s, MCM_LOG_WARNING,
+                "metadata: the lead could not be given back and ends by itself within %" PRIu64
+                " s: %s",
+                lead_of(s)->ttl_s, c->text);
+}
+
 void mcm_lead_stop(struct mcm_service *s, uint64_t deadline)
 {
     struct mcm_lead *l = lead_of(s);
@@ -481,7 +490,7 @@ void mcm_lead_stop(struct mcm_service *s, uint64_t deadline)
     publish(s, &(struct mcm_leader){0});
     if (!l->lease)
         return;
-    c = mcm_etcd_call(s, "/v3/lease/revoke", deadline, NULL, NULL);
+    c = mcm_etcd_call(s, "/v3/lease/revoke", deadline, revoked, NULL);
     if (!c)
         return;
     mcm_text_add(&c->body, "{\"ID\":\"%" PRId64 "\"}", l->lease);

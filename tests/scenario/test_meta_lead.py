@@ -73,7 +73,7 @@ def one_leads_and_the_others_know():
     # who stops gives it back at once; a follower does not take it
     since = time.monotonic()
     first.process.stdin.close()
-    first.process.wait()
+    equal(first.process.wait(), 0, "a clean stop")
     await_(lambda: asked(follower).address == "", "nobody leads")
     time.sleep(1.5)
     check(not asked(follower).mine, "a follower leads")
