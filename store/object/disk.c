@@ -388,7 +388,8 @@ int mco_disk_open_over(const struct mco_disk_options *o, const struct mct_file_b
     d->wake.fn = woken;
     d->start.fn = begin;
     d->close.fn = end;
-    d->calls = (struct mco_disk_calls){mco_offloaded, mco_fetched, mco_disk_found, mco_disk_lost};
+    d->calls = (struct mco_disk_calls){mco_offloaded, mco_fetched, mco_disk_found, mco_disk_lost,
+                                       mco_disk_known};
     d->path = strdup(o->path);
     if (d->path == NULL)
         goto fail_alloc;

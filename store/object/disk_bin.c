@@ -114,12 +114,17 @@ int mco_disk_bin_reserve(struct mco_disk *d, struct mco_disk_bin *b, uint32_t n)
     return 0;
 }
 
-static void mark(struct mco_disk *d, struct mco_disk_bin *b, uint32_t unit)
+bool mco_disk_bin_mark(struct mco_disk *d, struct mco_disk_bin *b, uint32_t unit)
 {
-    b->marks[unit / 8] |= (uint8_t)(1u << unit % 8);
+    uint8_t bit = (uint8_t)(1u << unit % 8);
+
+    if (unit / (8 * MCO_DISK_UNIT) >= b->marks_units || (b->marks[unit / 8] & bit) != 0)
+        return false;
+    b->marks[unit / 8] |= bit;
     b->marks_dirty[unit / (8 * MCO_DISK_UNIT)] = 1;
     b->dirty = true;
     d->any_dirty = true;
+    return true;
 }
 
 void mco_disk_bin_enter(struct mco_disk *d, struct mco_disk_bin *b, uint32_t unit, uint32_t units,
@@ -130,7 +135,7 @@ void mco_disk_bin_enter(struct mco_disk *d, struct mco_disk_bin *b, uint32_t uni
         b->live++;
         b->live_units += units;
     } else {
-        mark(d, b, unit);
+        (void)mco_disk_bin_mark(d, b, unit);
     }
 }
 
@@ -153,7 +158,7 @@ bool mco_disk_bin_drop(struct mco_disk *d, struct mco_disk_bin *b, uint32_t unit
     b->live--;
     b->live_units -= e->units;
     e->units |= MCO_DISK_DEAD;
-    mark(d, b, unit);
+    (void)mco_disk_bin_mark(d, b, unit);
     if (b->live == 0)
         d->any_empty = true;
     return true;

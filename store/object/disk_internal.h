@@ -10,8 +10,9 @@
  *   | head  | marks  | record               | record    |           |
  *   +-------+--------+----------------------+-----------+-----------+
  *
- * All is counted in units of 4 KiB. marks: a bit for each unit, set when the record that begins there was dropped; a bit is
- * never cleared, so a torn write of them is one of the two states in each sector. record: mco_disk_record, key, data.
+ * All is counted in units of 4 KiB. marks: a bit for each unit, set when the record that begins there was dropped, or when none
+ * was found there at a start: what a dying agent had on its way to the disk may arrive after the next one has looked, and
+ * shall not be found by the one after that. A bit is never cleared, so a torn write of them is one of the two states in each sector. record: mco_disk_record, key, data.
  * Small data follow the key, larger data begin at a unit, so that they go straight from the store's memory.
  * A group of records is written, then made durable, then told; only then is the next one written.
  *
@@ -91,6 +92,7 @@ struct mco_disk_entry {
 struct mco_disk_bin {
     uint64_t generation, salt;
     uint32_t capacity, first, end; /* units */
+    uint32_t room_for;             /* units that there may be, as its head says */
     bool sealed;                   /* nothing is appended any more */
     bool scanned, gone, unreadable;
     struct mct_file *file; /* NULL: not open */
@@ -154,6 +156,7 @@ struct mco_disk_calls {
     bool (*found)(struct mco_store *s, const struct mco_key *key, const struct mco_version *version,
                   uint64_t size, uint32_t crc, bool summed, uint64_t place);
     void (*lost)(struct mco_store *s, bool all, uint64_t place);
+    void (*known)(struct mco_store *s);
 };
 
 struct mco_disk {
@@ -261,6 +264,8 @@ int mco_disk_bin_reserve(struct mco_disk *d, struct mco_disk_bin *b, uint32_t n)
 struct mco_disk_bin *mco_disk_bin_find(struct mco_disk *d, uint64_t place);
 void mco_disk_bin_enter(struct mco_disk *d, struct mco_disk_bin *b, uint32_t unit, uint32_t units,
                         bool live);
+/* No record that begins there counts, now and in later lives. False: so it was already. */
+bool mco_disk_bin_mark(struct mco_disk *d, struct mco_disk_bin *b, uint32_t unit);
 bool mco_disk_bin_drop(struct mco_disk *d, struct mco_disk_bin *b, uint32_t unit);
 /* Opens its file, if it is not, and holds it open until mco_disk_bin_put(). */
 int mco_disk_bin_get(struct mco_disk *d, struct mco_disk_bin *b);

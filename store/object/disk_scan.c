@@ -96,6 +96,8 @@ static int read_front(struct mco_disk *d, struct mco_disk_bin *b)
     ssize_t n;
     int fd = mct_file_fd(b->file);
 
+    /* Does nothing, but first waits for what a dead agent had on its way into the file. */
+    (void)fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, MCO_DISK_UNIT);
     n = pread(fd, &head, sizeof(head), 0);
     if (n < 0)
         return -errno;
@@ -125,6 +127,7 @@ static int read_front(struct mco_disk *d, struct mco_disk_bin *b)
     b->marks_units = head.first - 1;
     b->first = head.first;
     b->salt = head.salt;
+    b->room_for = head.units;
     b->end = (uint32_t)(st.st_size / MCO_DISK_UNIT); /* a cut block is none */
     if (b->end > head.units)
         b->end = head.units;
@@ -174,6 +177,7 @@ static int enter(struct mco_disk *d, struct mco_disk_scan *s, const uint8_t *at,
     struct mco_disk_bin *b = s->bin;
     struct mco_key key = mco_key(r->tenant, at + sizeof(*r), r->key_length);
     bool dead = (b->marks[s->unit / 8] >> s->unit % 8 & 1) != 0;
+    bool summed = (r->flags & MCO_DISK_SUMMED) != 0;
     int res;
 
     if (dead)
@@ -185,10 +189,30 @@ static int enter(struct mco_disk *d, struct mco_disk_scan *s, const uint8_t *at,
     mco_disk_lock(d);
     mco_disk_bin_enter(d, b, s->unit, r->units, true);
     mco_disk_unlock(d);
-    if (!d->calls.found(d->store, &key, &r->version, r->size, r->data_crc,
-                        (r->flags & MCO_DISK_SUMMED) != 0, mco_disk_place(b, s->unit)))
+    if (!d->calls.found(d->store, &key, &r->version, r->size, summed ? r->data_crc : 0, summed,
+                        mco_disk_place(b, s->unit)))
         mco_disk_drop_place(d, mco_disk_place(b, s->unit));
     return 0;
+}
+
+static void none_at(struct mco_disk *d, struct mco_disk_scan *s)
+{
+    bool fresh;
+
+    mco_disk_lock(d);
+    fresh = mco_disk_bin_mark(d, s->bin, s->unit);
+    mco_disk_unlock(d);
+    if (fresh && !s->in_torn)
+        mco_disk_count(d, torn, 1);
+}
+
+/* Behind what was written nothing is there either. */
+static void none_behind(struct mco_disk *d, struct mco_disk_bin *b)
+{
+    mco_disk_lock(d);
+    for (uint32_t unit = b->end; unit < b->room_for; unit++)
+        (void)mco_disk_bin_mark(d, b, unit);
+    mco_disk_unlock(d);
 }
 
 static void go_on(struct mco_disk *d, struct mco_disk_scan *s);
@@ -233,13 +257,15 @@ static void go_on(struct mco_disk *d, struct mco_disk_scan *s)
             return;
         }
         units = record_at(s, at, &r);
-        if (units == 0 && !s->in_torn)
-            mco_disk_count(d, torn, 1);
-        s->in_torn = units == 0;
-        if (units != 0)
+        if (units == 0)
+            none_at(d, s);
+        else
             res = enter(d, s, at, &r);
+        s->in_torn = units == 0;
         s->unit += units == 0 ? 1 : units;
     }
+    if (res == 0)
+        none_behind(d, b);
     finish(d, s, res);
 }
 
@@ -283,8 +309,9 @@ void mco_disk_scan_next(struct mco_disk *d)
     if (d->scans_running > 0 || (d->scan_next > 0 && !d->closing && !d->lost))
         return;
     d->scanning = false;
-    if (d->closing || d->lost)
+    if (d->closing)
         return;
+    d->calls.known(d->store);
     MCS_FAILPOINT(disk_scanned);
     mco_disk_get_stats(d, &stats);
     d->log(2, "the store's disk, %s: %llu objects, %llu of at most %llu bytes; %llu torn", d->path,

@@ -49,6 +49,7 @@ struct mco_store {
     uint64_t *lost;
     size_t nlost, lost_room;
     bool all_lost;
+    unsigned known;
     bool (*want)(const struct rig_found *f); /* NULL: everything */
 };
 
@@ -128,6 +129,13 @@ static inline void rig_lost(struct mco_store *s, bool all, uint64_t place)
     pthread_mutex_unlock(&s->lock);
 }
 
+static inline void rig_known(struct mco_store *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->known++;
+    pthread_mutex_unlock(&s->lock);
+}
+
 static inline void rig_init(struct mco_store *s)
 {
     *s = (struct mco_store){.lock = PTHREAD_MUTEX_INITIALIZER, .news = PTHREAD_COND_INITIALIZER};
@@ -169,7 +177,8 @@ static inline int rig_open_over(const char *path, uint64_t size, uint64_t bin, s
 {
     struct mco_disk_options o = {
         .path = path, .size = size, .bin_size = bin, .verify = true, .log = rig_log};
-    const struct mco_disk_calls calls = {rig_offloaded, rig_told, rig_found_it, rig_lost};
+    const struct mco_disk_calls calls = {rig_offloaded, rig_told, rig_found_it, rig_lost,
+                                         rig_known};
     char error[512] = "";
     int res = mco_disk_open_over(&o, backend, context, out, error, sizeof(error));
 

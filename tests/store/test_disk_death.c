@@ -234,7 +234,7 @@ static void live(struct shared *shared, const char *folder, uint64_t size, uint6
     struct mco_object o[AT_ONCE];
     struct mco_store s;
     struct mco_disk *d;
-    struct mco_disk_calls calls = {told, rig_told, rig_found_it, rig_lost};
+    struct mco_disk_calls calls = {told, rig_told, rig_found_it, rig_lost, rig_known};
 
     now = shared;
     rig_init(&s);
