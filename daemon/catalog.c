@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "log.h"
 #include "object.h"
@@ -200,6 +201,15 @@ static void begin_asked(struct mcd_catalog *c)
     }
 }
 
+void mcd_catalog_soon(struct mcd_catalog *c)
+{
+    uint64_t one = 1;
+
+    c->again = true;
+    if (!c->polling && write(c->agent->event_fd, &one, sizeof(one)) < 0)
+        mcd_alarm_set(c->agent, &c->alarm, mcd_now_ns());
+}
+
 void mcd_catalog_poll(struct mcd_catalog *c)
 {
     if (c == NULL || c->polling)
@@ -323,8 +333,7 @@ void mcd_catalog_peer(struct mcd_catalog *c, struct mcd_peer *p, bool up)
 {
     (void)p;
     (void)up;
-    c->again = true;
-    mcd_alarm_set(c->agent, &c->alarm, mcd_now_ns()); /* soon, not from inside the peer */
+    mcd_catalog_soon(c); /* not from inside the peer */
 }
 
 bool mcd_catalog_on_message(struct mcd_catalog *c, struct mcd_peer *p,
@@ -360,8 +369,7 @@ void mcd_catalog_leader(struct mcd_catalog *c, const char *address, uint64_t tok
     else
         mcd_warning("no master leads the store's directory: objects of other hosts are found as "
                     "far as their places are known");
-    c->again = true;
-    mcd_alarm_set(c->agent, &c->alarm, mcd_now_ns());
+    mcd_catalog_soon(c);
 }
 
 void mcd_catalog_get_stats(const struct mcd_catalog *c, struct mcd_catalog_stats *out)

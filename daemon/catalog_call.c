@@ -130,8 +130,7 @@ void mcd_catalog_answer(struct mcd_catalog *c, const struct mcd_wire_header *h, 
         protobuf_c_message_pack(m, a->payload);
     *c->own_end = a;
     c->own_end = &a->next;
-    c->again = true;
-    mcd_alarm_set(c->agent, &c->alarm, mcd_now_ns()); /* not from inside the master */
+    mcd_catalog_soon(c); /* not from inside the master */
 }
 
 void mcd_store_calls_poll(struct mcd_catalog *c)

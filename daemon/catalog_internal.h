@@ -188,6 +188,8 @@ static inline void mcd_catalog_due(struct mcd_catalog *c, uint64_t at)
 /* ---- catalog.c ------------------------------------------------------------------------------ */
 
 void mcd_catalog_answered(struct mcd_catalog *c, struct mcd_ask *a);
+/* A round, as soon as whoever calls has returned to the loop. */
+void mcd_catalog_soon(struct mcd_catalog *c);
 
 /* ---- catalog_cache.c: any thread, but what says otherwise --------------------------------------- */
 
