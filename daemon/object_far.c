@@ -15,7 +15,8 @@
 #include "session.h"
 #include "transports/crc32c.h"
 
-#define TRIES 2u /* reads of a key from other hosts */
+#define LONG_LEASE_MS 60000u /* of a second try */
+#define TRIES 2u             /* reads of a key from other hosts */
 #define PIECE_COST 128u
 #define SUM_SLICE (256u << 10)
 
@@ -41,7 +42,8 @@ static void ask_places(struct mcd_object *r, struct mcd_window *w)
         if (it->state != MCD_ITEM_FAR)
             continue;
         it->asked = (int16_t)w->ask.n;
-        it->tries++;
+        if (it->tries++ != 0) /* the holder's own lease was too short, perhaps */
+            w->ask.lease_ms = LONG_LEASE_MS;
         w->asked[w->ask.n++] = (struct mcd_ask_key){.key = it->key};
     }
 }
@@ -324,12 +326,13 @@ static bool check(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *i
         again(g, r, it, (enum mcs_status)it->leg_error);
         return true;
     }
-    if (it->view.size != 0 && !it->verified && r->now > k->until) {
-        again(g, r, it, MCS_LEASE); /* it may be another object's bytes */
+    if (it->view.size != 0 && !sums && r->now > k->until) {
+        again(g, r, it,
+              MCS_LEASE); /* it may be another object's bytes, and nothing else would tell */
         return true;
     }
     if (sums && !it->verified) {
-        it->verified = true; /* from now on the bytes are the caller's: no lease is needed */
+        it->verified = true;
         it->piece = 0;
         it->piece_done = it->done = 0;
         it->crc = 0;

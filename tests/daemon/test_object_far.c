@@ -337,7 +337,12 @@ Test(object_far, a_lease_that_ran_out)
     struct mcs_object_result r;
 
     far_init(&o, 64 << 10);
-    have("far", 5000)->leased = 1;
+    have("far", 5000)->leased = 2;
+    cr_assert_eq(ob_get(&o, "far", 0, 5000, 0).status, MCS_OK, "its checksum tells");
+    cr_assert_eq(o.f.engine->counters.objects.retries, 0u);
+    o.st.verify = MCD_VERIFY_NEVER;
+    w.there[0].leased = 1;
+    w.legs_begun = w.asked[MCD_ASK_FIND] = 0;
     r = ob_get(&o, "far", 0, 5000, 0);
     cr_assert_eq(r.status, MCS_OK, "it is read once more");
     cr_assert(w.legs_begun == 2 && w.asked[MCD_ASK_FIND] == 2);
