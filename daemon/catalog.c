@@ -279,6 +279,9 @@ void mcd_catalog_stop(struct mcd_catalog *c)
     if (c == NULL || mcs_load_relaxed(&c->stopping) != 0)
         return;
     mcs_store_release(&c->stopping, 1u); /* partner: mcd_ask() */
+    c->leader[0] = '\0';
+    c->master = NULL; /* it may be gone already */
+    mcd_store_calls_leaderless(c);
     mcd_report_stop(c);
     begin_asked(c);
     mcd_ops_end(c, MCS_AGENT_DOWN);
