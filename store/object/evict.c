@@ -334,6 +334,15 @@ static void drain_more(struct mco_store *s, uint64_t now, struct mco_after *afte
         mco_extent_empty(s, sp, after);
 }
 
+static bool goes_soon(struct mco_store *s, uint32_t n, uint64_t now)
+{
+    const struct mco_record *r = mco_record_at(s, n);
+
+    return may_go(s, n, now, true) || is_held_shortly(s, n) ||
+           (r->pins == 0 && (r->flags & MCO_HARD) == 0 && (r->marks & MCO_GUARDED) == 0 &&
+            mcs_load_relaxed(&r->lease_until) < now + DRAIN_NS); /* partner: mco_lease() */
+}
+
 /* Could all of it go, now or soon? */
 static bool can_drain(struct mco_store *s, const struct mco_space *sp, uint64_t now,
                       unsigned *looks)
@@ -343,7 +352,7 @@ static bool can_drain(struct mco_store *s, const struct mco_space *sp, uint64_t 
 
         if (++*looks > DRAIN_LOOKS)
             return false;
-        if (n != MCO_NONE && !may_go(s, n, now, true) && !is_held_shortly(s, n))
+        if (n != MCO_NONE && !goes_soon(s, n, now))
             return false;
     }
     return true;
@@ -380,6 +389,23 @@ static struct mco_arena *giver(struct mco_store *s, const struct mco_arena *a)
     return other->spaces != 0 ? other : NULL;
 }
 
+/* One in which nothing lies, of any other arena, its own tenant's first, goes back to the owner. */
+static bool give_back_empty(struct mco_store *s, const struct mco_arena *a, struct mco_after *after)
+{
+    const struct mco_arena *own = &a->tenant->arenas[!a->open];
+
+    for (uint32_t i = own->first; s->empty != 0 && i != MCO_NONE; i = s->spaces[i].next)
+        if (s->spaces[i].count == 0 && mco_extent_idle(s, &s->spaces[i], after))
+            return true;
+    for (uint32_t i = 0; s->empty != 0 && i < s->nspaces; i++) {
+        struct mco_space *sp = &s->spaces[i];
+
+        if (sp->e.id != 0 && sp->count == 0 && sp->arena != a && mco_extent_idle(s, sp, after))
+            return true;
+    }
+    return false;
+}
+
 /* Begins to empty an extent of the arena. False: none can be. */
 static bool drain_one(struct mco_store *s, struct mco_arena *from, uint64_t now,
                       struct mco_after *after)
@@ -390,7 +416,8 @@ static bool drain_one(struct mco_store *s, struct mco_arena *from, uint64_t now,
 
     if (from == NULL || from->policy == NULL)
         return false;
-    for (uint32_t i = from->first; i != MCO_NONE && sp == NULL; i = s->spaces[i].next)
+    for (uint32_t i = from->first; s->empty != 0 && i != MCO_NONE && sp == NULL;
+         i = s->spaces[i].next)
         if (s->spaces[i].count == 0 && !s->spaces[i].idle && s->spaces[i].there)
             sp = &s->spaces[i];
     while (sp == NULL && looks < DRAIN_LOOKS && (e = from->ops->next(from->policy, e)) != NULL) {
@@ -421,12 +448,24 @@ static bool drain_for(struct mco_store *s, struct mco_arena *a, uint64_t need, u
 
 /* ---- room ----------------------------------------------------------------------------------------------- */
 
+static bool may_grow(const struct mco_store *s, const struct mco_arena *a)
+{
+    return a->tenant->limit == 0 || extents_of(a->tenant) < a->tenant->limit + s->o.extent_size;
+}
+
+/* Bytes that extents may still have. */
+static uint64_t room_of(const struct mco_store *s)
+{
+    uint64_t taken = s->extent_bytes + s->wanted_bytes;
+
+    return s->o.size > taken ? s->o.size - taken : 0;
+}
+
 /* Asks the owner for an extent if there may be one more. True: one is on its way. */
 static bool want_more(struct mco_store *s, struct mco_arena *a, uint64_t need, uint64_t now,
                       struct mco_after *after)
 {
-    uint64_t taken = s->extent_bytes + s->wanted_bytes;
-    uint64_t room = s->o.size > taken ? s->o.size - taken : 0;
+    uint64_t room = room_of(s);
     uint64_t size = s->o.extent_size > need ? s->o.extent_size : need;
 
     size = (size + MCO_PAGE - 1) & ~(uint64_t)(MCO_PAGE - 1);
@@ -437,7 +476,7 @@ static bool want_more(struct mco_store *s, struct mco_arena *a, uint64_t need, u
     if (s->starving != NULL && s->starving != a && now < s->starving_until &&
         extents_of(a->tenant) != 0)
         return false; /* who has less is served first */
-    if (a->tenant->limit != 0 && extents_of(a->tenant) >= a->tenant->limit + s->o.extent_size)
+    if (!may_grow(s, a))
         return false;
     if (room < size) {
         /* what is left may be enough */
@@ -488,6 +527,26 @@ static bool leaves_soon(struct mco_store *s)
 
 static void sweep(struct mco_store *s, uint64_t now, struct mco_after *after);
 
+/* Are extents on their way back to the owner, or from it to be had again, that will do? */
+static bool returns(const struct mco_store *s, const struct mco_arena *a, uint64_t need,
+                    uint64_t now)
+{
+    uint64_t room = room_of(s);
+
+    need = (need + MCO_PAGE - 1) & ~(uint64_t)(MCO_PAGE - 1);
+    if (room >= need)
+        return now < a->refused_until && s->removed_at != 0 && now < s->removed_at + MCO_RETURNS_NS;
+    return room + s->idle_bytes >= need;
+}
+
+static void starve(struct mco_store *s, struct mco_arena *a, uint64_t now)
+{
+    if (s->starving == NULL) {
+        s->starving = a;
+        s->starving_until = now + STARVING_NS;
+    }
+}
+
 enum mcs_status mco_make_space(struct mco_store *s, struct mco_arena *a, uint64_t size,
                                uint64_t now, struct mco_after *after)
 {
@@ -501,6 +560,11 @@ enum mcs_status mco_make_space(struct mco_store *s, struct mco_arena *a, uint64_
         return make_limit(s, a, need, now, after);
     if (want_more(s, a, need, now, after))
         return MCS_BUSY;
+    if ((s->starving == NULL || s->starving == a) && may_grow(s, a) &&
+        (returns(s, a, need, now) || give_back_empty(s, a, after))) {
+        starve(s, a, now);
+        return MCS_BUSY;
+    }
     sweep(s, now, after);
     if (s->stats.used < used)
         return MCS_OK;
@@ -515,14 +579,13 @@ enum mcs_status mco_make_space(struct mco_store *s, struct mco_arena *a, uint64_
         bool drains = drain_for(s, a, need, now, after);
 
         held = held || drains;
-        if (drains && s->starving == NULL) {
-            s->starving = a;
-            s->starving_until = now + STARVING_NS;
-        }
+        if (drains)
+            starve(s, a, now);
     }
     if (gone == GONE)
         return MCS_OK;
-    if (gone == ON_ITS_WAY || held || a->writing != 0 || after->offloads != 0 || leaves_soon(s))
+    if (gone == ON_ITS_WAY || held || (a->writing != 0 && !a->open) || after->offloads != 0 ||
+        leaves_soon(s))
         return MCS_BUSY;
     return MCS_NO_SPACE;
 }
@@ -632,6 +695,7 @@ bool mco_upkeep(struct mco_store *s, uint64_t now)
         sweep(s, now, &after);
         drain_more(s, now, &after);
         mco_count_leases(s, now);
+        mco_space_freed(s, &after); /* leases have run out, what was refused may be there now */
         more = shrink(s, now, &after);
         if (s->starving != NULL && now >= s->starving_until)
             s->starving = NULL;

@@ -6,6 +6,16 @@
 
 #define REFUSED_NS UINT64_C(1000000000) /* what could not be had is not asked for again so soon */
 
+/* Where one was removed just now its memory may not be back yet: asked again soon. */
+static void refuse(struct mco_store *s, struct mco_arena *a)
+{
+    uint64_t now = mco_clock();
+
+    a->refused_until =
+        now + (s->removed_at != 0 && now - s->removed_at < MCO_RETURNS_NS ? REFUSED_NS / 100
+                                                                          : REFUSED_NS);
+}
+
 static void wanted_no_more(struct mco_store *s, struct mco_arena *a)
 {
     s->wanted_bytes -= a->wanted;
@@ -48,7 +58,7 @@ int mco_extent_add(struct mco_store *s, const struct mco_extent *e, uint32_t *id
     if (res == 0)
         *id = given.id;
     else if (t != NULL)
-        t->arenas[e->open].refused_until = mco_clock() + REFUSED_NS;
+        refuse(s, &t->arenas[e->open]);
     mco_space_freed(s, &after);
     mco_unlock(&s->lock);
     mco_run_after(s, &after);
@@ -65,7 +75,7 @@ void mco_extent_failed(struct mco_store *s, uint64_t tenant, bool open)
     t = mco_tenant_find(s, tenant);
     if (t != NULL) {
         wanted_no_more(s, &t->arenas[open]);
-        t->arenas[open].refused_until = mco_clock() + REFUSED_NS;
+        refuse(s, &t->arenas[open]);
     }
     mco_space_freed(s, &after);
     mco_unlock(&s->lock);
@@ -84,9 +94,9 @@ int mco_extent_remove(struct mco_store *s, uint32_t id)
     if (sp == NULL) {
         res = -ENOENT;
     } else if (sp->count != 0) {
-        sp->idle = false;
         res = -EBUSY;
     } else {
+        s->removed_at = mco_clock();
         mco_extent_record_free(s, sp->record);
         mco_space_gone(s, sp);
         mco_space_freed(s, &after);
@@ -96,14 +106,21 @@ int mco_extent_remove(struct mco_store *s, uint32_t id)
     return res;
 }
 
-void mco_extent_empty(struct mco_store *s, struct mco_space *sp, struct mco_after *after)
+bool mco_extent_idle(struct mco_store *s, struct mco_space *sp, struct mco_after *after)
 {
-    bool others = s->starving != NULL && s->starving != sp->arena;
-
-    if (sp->idle || (!sp->drains && !others) || s->o.idle == NULL ||
+    if (sp->idle || s->o.idle == NULL ||
         after->idles == sizeof(after->idle) / sizeof(after->idle[0]))
-        return; /* upkeep comes back to those that drain */
+        return false;
     sp->idle = true;
+    s->empty--;
+    s->idle_bytes += sp->e.size;
     mco_space_drain(s, sp, true);
     after->idle[after->idles++] = sp->e.id;
+    return true;
+}
+
+void mco_extent_empty(struct mco_store *s, struct mco_space *sp, struct mco_after *after)
+{
+    if (sp->drains) /* if it cannot be told now, upkeep comes back to it */
+        (void)mco_extent_idle(s, sp, after);
 }

@@ -235,6 +235,9 @@ struct mco_store {
     struct mco_space **ids; /* by id: open addressing, a power of two */
     uint32_t ids_size, ids_used;
     uint64_t extent_bytes, wanted_bytes;
+    uint64_t idle_bytes;      /* of extents that the owner was told to remove */
+    uint64_t removed_at;      /* ns: when it last did; its memory may come back a little later */
+    uint32_t empty;           /* extents that nothing lies in, and that the owner was not told of */
     uint32_t extents, drains; /* drains: index of the extent that is being emptied, or NONE */
 
     uint64_t drain_until;       /* ns: given up then */
@@ -439,6 +442,10 @@ void mco_run_after(struct mco_store *s, struct mco_after *after);
 void mco_space_freed(struct mco_store *s, struct mco_after *after);
 /* Nothing lies in it any more: is it needed? */
 void mco_extent_empty(struct mco_store *s, struct mco_space *sp, struct mco_after *after);
+/* The owner is told that it is not. False: it cannot be told now. */
+bool mco_extent_idle(struct mco_store *s, struct mco_space *sp, struct mco_after *after);
+#define MCO_RETURNS_NS                                                                             \
+    UINT64_C(2000000000) /* so long what was removed may still be on its way back */
 
 /* Of objects that are in no policy: their entries make rings. */
 void mco_ring_add(struct mco_store *s, struct mco_policy_entry *ring, uint32_t n);

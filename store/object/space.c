@@ -171,8 +171,7 @@ static void cut(struct mco_store *s, uint32_t n, uint32_t pad, uint32_t units, u
     }
     node->object = object;
     sp->used += bytes;
-    sp->count++;
-    sp->idle = false;
+    s->empty -= sp->count++ == 0;
     sp->arena->used += bytes;
     sp->arena->tenant->used += bytes;
     s->stats.used += bytes;
@@ -232,7 +231,7 @@ void mco_space_give(struct mco_store *s, uint32_t object, struct mco_after *afte
     bytes = (uint64_t)s->nodes[n].size * MCO_UNIT;
     r->node = MCO_NONE;
     sp->used -= bytes;
-    sp->count--;
+    s->empty += --sp->count == 0;
     sp->arena->used -= bytes;
     sp->arena->tenant->used -= bytes;
     s->stats.used -= bytes;
@@ -350,6 +349,7 @@ int mco_space_new(struct mco_store *s, const struct mco_extent *e, uint32_t reco
     a->spaces++;
     a->bytes += e->size;
     s->extents++;
+    s->empty++;
     s->extent_bytes += e->size;
     sp->there = there;
     sp->last = node_new(s, &(struct mco_node){.size = (uint32_t)(e->size / MCO_UNIT),
@@ -379,6 +379,10 @@ void mco_space_gone(struct mco_store *s, struct mco_space *sp)
     a->bytes -= sp->e.size;
     s->extents--;
     s->extent_bytes -= sp->e.size;
+    if (sp->idle)
+        s->idle_bytes -= sp->e.size;
+    else
+        s->empty--;
     id_remove(s, sp);
     if (s->drains == (uint32_t)(sp - s->spaces))
         s->drains = MCO_NONE;

@@ -302,6 +302,66 @@ Test(object_evict, memory_goes_from_one_kind_to_the_other)
     world_fini(&w);
 }
 
+Test(object_evict, empty_extents_are_given_back_before_anything_goes)
+{
+    struct mco_put p = {.size = 256 * KIB, .open = true};
+    struct mco_view v[8];
+    char name[16];
+
+    world_init(&w, 4 * MIB, MIB);
+    for (unsigned i = 0; i < 8; i++) {
+        snprintf(name, sizeof(name), "o%u", i);
+        p.key = key_of(1, name);
+        cr_assert_eq(world_begin(&w, &p, &v[i]), MCS_OK);
+    }
+    for (unsigned i = 0; i < 8; i++)
+        mco_abort(w.s, v[i].object);
+    for (unsigned i = 0; i < 16; i++)
+        cr_assert_eq(put_n(i, 1, 256 * KIB, 0, 0), MCS_OK);
+    cr_assert_eq(w.events[MCO_EVICTED], 0u);
+    cr_assert_eq(stats_of(&w).objects, 16u);
+    world_fini(&w);
+}
+
+Test(object_evict, no_more_extents_are_emptied_than_are_needed)
+{
+    struct mco_put p = {.size = 256 * KIB, .open = true};
+    struct mco_view v[8];
+    char name[16];
+
+    world_init(&w, 8 * MIB, MIB);
+    for (unsigned i = 0; i < 32; i++)
+        cr_assert_eq(put_n(i, 1, 256 * KIB, 0, 0), MCS_OK);
+    /* many wait before the owner has done anything, */
+    for (unsigned i = 0; i < 8; i++) {
+        snprintf(name, sizeof(name), "o%u", i);
+        p.key = key_of(1, name);
+        cr_assert_eq(mco_begin(w.s, &p, &v[i]), MCS_BUSY);
+    }
+    cr_assert_eq(w.events[MCO_EVICTED], 4u);
+    cr_assert_eq(w.nidles, 1u);
+    /* and memory that it gave away does not come back at once */
+    w.fails = true;
+    for (unsigned k = 0; k < 5; k++) {
+        world_serve(&w);
+        for (unsigned i = 0; i < 8; i++) {
+            snprintf(name, sizeof(name), "o%u", i);
+            p.key = key_of(1, name);
+            cr_assert_eq(mco_begin(w.s, &p, &v[i]), MCS_BUSY);
+        }
+    }
+    cr_assert_eq(w.events[MCO_EVICTED], 4u);
+    w.fails = false;
+    p.hint.now_ns = UINT64_C(1) << 60; /* later */
+    for (unsigned i = 0; i < 8; i++) {
+        snprintf(name, sizeof(name), "o%u", i);
+        p.key = key_of(1, name);
+        cr_assert_eq(world_begin(&w, &p, &v[i]), MCS_OK, "%u", i);
+    }
+    cr_assert(w.events[MCO_EVICTED] <= 12u, "%u", w.events[MCO_EVICTED]);
+    world_fini(&w);
+}
+
 Test(object_evict, a_limit_holds_for_one_tenant)
 {
     world_init(&w, 16 * MIB, MIB);
