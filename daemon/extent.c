@@ -356,7 +356,7 @@ static void free_extent(void *context, int res, const char *text)
 
     (void)res;
     (void)text;
-    p->used -= e->size;
+    p->used -= e->hollow ? 0 : e->size;
     mcd_fault_remove(e->guard);
     if (p->reap != NULL) {
         p->reap(p->reap_context, e->map, e->size, e->fd);

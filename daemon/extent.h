@@ -42,6 +42,7 @@ struct mcd_extent {
     int fd;
     unsigned refs; /* the owner, each grant that maps it, and each registration of a part of it */
     bool foreign;  /* a memfd the client made */
+    bool hollow;   /* its pages were given back, and counted so: only mappings of it are left */
     bool partial;  /* came back with allocations that are not known: gives nothing more */
     struct mcd_alloc *alloc; /* NULL when foreign */
     struct mcd_session *owner;

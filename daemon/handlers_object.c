@@ -94,6 +94,16 @@ void mcd_store_unmap_all(struct mcd_session *s)
         drop_map(s, &s->object_maps);
 }
 
+void mcd_store_unmap_extent(struct mcd_agent *a, const struct mcd_extent *e)
+{
+    for (struct mcd_session *s = a->sessions; s != NULL; s = s->next)
+        for (struct mcd_object_map **link = &s->object_maps; *link != NULL;)
+            if ((*link)->extent == e)
+                drop_map(s, link);
+            else
+                link = &(*link)->next;
+}
+
 void mcd_on_object_map(struct mcd_session *s, struct mcs_msg *m)
 {
     const struct mcs_msg_object_map r = m->b.object_map;

@@ -397,6 +397,7 @@ void mcd_store_destroy(struct mcd_agent *a)
     mcd_store_drop_extents(st);
     mco_events_destroy(st->events);
     free(st->work->notes);
+    free(st->work->waiting);
     free(st->work);
     free(st);
     a->store = NULL;

@@ -8,6 +8,8 @@
  * An extent is kept before an object can lie in it: what is acknowledged outlives the agent.
  */
 #include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +24,8 @@
 #include "store_internal.h"
 
 #define NOTES_MIN 64u
+#define LEAVING_NS                                                                                 \
+    UINT64_C(1000000000) /* how long a wanted extent waits for memory on its way back */
 
 struct making {
     struct mcd_job job;
@@ -216,7 +220,7 @@ static void made(struct mcd_job *job, void *context)
     int res = mcd_pool_finish(&st->pool, &m->memory, &e);
 
     (void)context;
-    st->work->makings--;
+    st->work->making -= m->memory.size;
     if (res == 0) {
         MCS_FAILPOINT(store_extent_made);
         x = enter(st, e, m->tenant, m->open, 0);
@@ -251,11 +255,43 @@ static uint64_t extent_size(const struct mcd_store *st, uint64_t size)
     return left < st->config.extent_size ? left : st->config.extent_size;
 }
 
+/* Bytes of extents that were given back and are not unmapped yet: engines, devices, peers or clients have them still. */
+static uint64_t leaving(const struct mcd_store *st)
+{
+    uint64_t there = st->work->making;
+
+    for (const struct mcd_store_extent *x = st->work->extents; x != NULL; x = x->next)
+        there += x->memory->size;
+    return st->pool.used > there ? st->pool.used - there : 0;
+}
+
+/* It is tried again when that memory is back. False: it must do without. */
+static bool wait_for_memory(struct mcd_store *st, const struct mcd_store_note *n)
+{
+    struct mcd_store_work *w = st->work;
+    struct mcd_store_note *more;
+
+    if (leaving(st) == 0 || (n->until != 0 && mcd_now_ns() > n->until))
+        return false;
+    more = realloc(w->waiting, (w->nwaiting + 1) * sizeof(*more));
+    if (more == NULL)
+        return false;
+    w->waiting = more;
+    more[w->nwaiting] = *n;
+    if (n->until == 0)
+        more[w->nwaiting].until = mcd_now_ns() + LEAVING_NS;
+    w->nwaiting++;
+    return true;
+}
+
 static void make(struct mcd_store *st, const struct mcd_store_note *n)
 {
     uint64_t size = extent_size(st, n->size);
-    struct making *m = size == 0 ? NULL : calloc(1, sizeof(*m));
+    struct making *m;
 
+    if (size == 0 && n->size <= st->config.pool_size && wait_for_memory(st, n))
+        return;
+    m = size == 0 ? NULL : calloc(1, sizeof(*m));
     if (m == NULL || mcd_pool_plan(&st->pool, size, -1, 0, &m->memory) != 0) {
         free(m);
         refuse(st, n->tenant, n->open);
@@ -265,17 +301,68 @@ static void make(struct mcd_store *st, const struct mcd_store_note *n)
     m->store = st;
     m->tenant = n->tenant;
     m->open = n->open;
-    st->work->makings++;
+    st->work->making += m->memory.size;
     mcd_worker_submit(mcd_worker_of(st->agent, m->memory.kind.page_size, size), &m->job);
 }
 
 /* ---- and goes ------------------------------------------------------------------------------ */
 
+/*
+ * Clients keep extents mapped that nothing lies in any more, for as long as they live. So the pages go at once: whoever
+ * looks there, against all rules, sees zeros.
+ */
+struct hollowing {
+    struct mcd_job job;
+    struct mcd_extent *extent;
+    int res;
+};
+
+static void run_hollow(struct mcd_job *job)
+{
+    struct hollowing *h = (struct hollowing *)job;
+    struct mcd_extent *e = h->extent;
+
+    do
+        h->res =
+            fallocate(e->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)e->size) == 0
+                ? 0
+                : -errno;
+    while (h->res == -EINTR);
+}
+
+static void hollow(struct mcd_job *job, void *context)
+{
+    struct hollowing *h = (struct hollowing *)job;
+    struct mcd_extent *e = h->extent;
+
+    if (h->res == 0) {
+        e->hollow = true;
+        e->pool->used -= e->size;
+        mcd_store_unmap_extent(context, e); /* what they map is nothing */
+    } else {
+        mcd_log_limited(MCD_LOG_WARNING,
+                        "%llu bytes of objects that are gone stay taken while clients map them: %s",
+                        (unsigned long long)e->size, strerror(-h->res));
+    }
+    mcd_extent_put(e->pool, e);
+    free(h);
+}
+
 static void unmap(void *context)
 {
     struct mcd_extent *e = context;
+    struct mcd_store *st = (struct mcd_store *)((char *)e->pool - offsetof(struct mcd_store, pool));
+    struct hollowing *h = e->refs == 1 ? NULL : calloc(1, sizeof(*h));
 
-    mcd_extent_put(e->pool, e); /* who has it mapped still, or a peer, keeps it for that long */
+    if (h == NULL) {
+        mcd_extent_put(e->pool, e);
+        return;
+    }
+    if (e->registered != NULL)
+        mcd_registration_drop(e->registered, NULL, NULL);
+    h->job = (struct mcd_job){.run = run_hollow, .done = hollow};
+    h->extent = e;
+    mcd_worker_submit(st->agent->worker, &h->job);
 }
 
 static void give_back(struct mcd_store *st, uint32_t id)
@@ -298,10 +385,16 @@ static void give_back(struct mcd_store *st, uint32_t id)
 bool mcd_store_notes(struct mcd_store *st)
 {
     struct mcd_store_work *w = st->work;
+    struct mcd_store_note *waiting = w->waiting, n;
     struct mcd_store_extent *x, *next;
-    struct mcd_store_note n;
-    bool waits = false;
+    uint32_t nwaiting = w->nwaiting;
+    bool waits;
 
+    w->waiting = NULL;
+    w->nwaiting = 0;
+    for (uint32_t i = 0; i < nwaiting; i++)
+        make(st, &waiting[i]);
+    free(waiting);
     for (;;) {
         lock(w);
         if (w->nnotes == 0)
@@ -315,6 +408,7 @@ bool mcd_store_notes(struct mcd_store *st)
             give_back(st, n.extent);
     }
     unlock(w);
+    waits = w->nwaiting != 0;
     for (x = w->extents; x != NULL; x = next) {
         next = x->next;
         if (x->id == 0)

@@ -20,7 +20,8 @@ struct mcd_store_extent {
 /* What the core has asked for, from whatever thread. */
 struct mcd_store_note {
     uint64_t tenant, size; /* of a wanted extent; size 0: */
-    uint32_t extent;       /* this one is idle */
+    uint64_t until;  /* ns: how long it waits for memory on its way back; 0: it has not begun to */
+    uint32_t extent; /* this one is idle */
     bool open;
 };
 
@@ -32,7 +33,9 @@ struct mcd_store_work {
     uint64_t notes_lost; /* no memory for them */
     /* control thread */
     struct mcd_store_extent *extents;
-    unsigned makings; /* being made by the worker */
+    uint64_t making;                /* bytes, of extents being made by the worker */
+    struct mcd_store_note *waiting; /* wanted extents that wait for memory on its way back */
+    uint32_t nwaiting;
     bool stopped;
     uint64_t made, removed, not_made, not_kept;
     struct mco_recovered recovered;
@@ -60,6 +63,8 @@ struct mcd_store_extent *mcd_store_find(struct mcd_store *st, uint32_t id);
 
 /* handlers_object.c: the session maps nothing of the store's any more. */
 void mcd_store_unmap_all(struct mcd_session *s);
+/* No session's mapping of this extent counts any more. */
+void mcd_store_unmap_extent(struct mcd_agent *a, const struct mcd_extent *e);
 /* store_list.c: lists, removals by pattern, the feed, drains. Checked are what, flags and length. Replies. */
 void mcd_store_list(struct mcd_session *s, const struct mcs_msg_objects *m);
 
