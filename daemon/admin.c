@@ -17,6 +17,7 @@
 #include "cluster.h"
 #include "counters.h"
 #include "log.h"
+#include "master.h"
 #include "store.h"
 #include "store_json.h"
 
@@ -287,6 +288,7 @@ static void objects(struct mcd_agent *a, struct text *t)
 
     if (f != NULL) {
         mcd_store_metrics(a, f);
+        mcd_master_metrics(a->master, f);
         fclose(f);
     }
     t->failed |= f == NULL || text == NULL;

@@ -11,6 +11,8 @@
 #ifndef MCD_MASTER_H
 #define MCD_MASTER_H
 
+#include <stdio.h>
+
 #include "catalog.h"
 #include "store/object/directory.h"
 
@@ -41,6 +43,8 @@ struct mcd_master_stats {
     uint64_t lost; /* keys whose last holder is gone */
 };
 void mcd_master_get_stats(const struct mcd_master *m, struct mcd_master_stats *out);
+/* Lines for /metrics. */
+void mcd_master_metrics(struct mcd_master *m, FILE *out);
 /* JSON for `mcshm store top` and lists; free() it. */
 char *mcd_master_json(struct mcd_master *m);
 

@@ -19,11 +19,13 @@
 
 static const char usage[] =
     "usage: mcshm-master [OPTION]...\n"
-    "A master of the object store: it knows which agents hold which keys, says who may write one, and\n"
+    "A master of the object store: it knows which agents hold which keys, says who may write one, "
+    "and\n"
     "has replicas made. Several may run; one leads. Agents lead by themselves ([store] master =\n"
     "embedded), so none is needed; with masters of their own, agents say follow, or HOST:PORT.\n"
     "\n"
-    "  -c, --config FILE   configuration (default " DEFAULT_CONFIG " if it is there): mcshmd.ini's\n"
+    "  -c, --config FILE   configuration (default " DEFAULT_CONFIG
+    " if it is there): mcshmd.ini's\n"
     "                      keys, of which [peer], [meta], [store], [admin] and [log] count\n"
     "  -s, --set SEC.KEY=VAL  one key, over the file; may be repeated\n"
     "      --check-config  read the configuration, say what is wrong, exit 0 or 1\n"
@@ -32,9 +34,12 @@ static const char usage[] =
     "      --version       print the version\n"
     "  -h, --help          print this\n"
     "\n"
-    "[peer] listen is where agents reach it. With [meta] backend = etcd the masters elect one of them,\n"
-    "else it leads for good, and agents name its address in [store] master. It keeps nothing on disk:\n"
-    "agents tell a new leader what they hold. SIGTERM or SIGINT stops it; another takes the lead.\n";
+    "[peer] listen is where agents reach it. With [meta] backend = etcd the masters elect one of "
+    "them,\n"
+    "else it leads for good, and agents name its address in [store] master. It keeps nothing on "
+    "disk:\n"
+    "agents tell a new leader what they hold. SIGTERM or SIGINT stops it; another takes the "
+    "lead.\n";
 
 static void man_page(FILE *out)
 {
@@ -45,8 +50,7 @@ static void man_page(FILE *out)
           ".SH DESCRIPTION\n.nf\n",
           out);
     mcd_config_man_text(usage, out);
-    fputs(".fi\n.SH FILES\n.TP\n.I " DEFAULT_CONFIG
-          "\nthe configuration\n"
+    fputs(".fi\n.SH FILES\n.TP\n.I " DEFAULT_CONFIG "\nthe configuration\n"
           ".SH EXIT STATUS\n0 after a clean stop, 1 when something is missing or wrong, which is "
           "said in one sentence, 2 for a wrong command line.\n"
           ".SH SEE ALSO\n.BR mcshmd (8),\n.BR mcshmd.ini (5),\n.BR mcshm (1)\n",
