@@ -8,6 +8,7 @@
 #include "net.h"
 #include "object_work.h"
 #include "session.h"
+#include "shm/failpoint.h"
 #include "tenant.h"
 
 #define IDLE_MAX 64u    /* states that are kept for later requests */
@@ -392,6 +393,17 @@ void mcd_object_finish(struct mcd_engine *g, struct mcd_queue *q, struct mcd_tas
         wait_for(r, false);
 }
 
+/* PENDING, for who looks. */
+static void show_begun(struct mcd_object *r)
+{
+    if (r->shown)
+        return;
+    r->shown = true;
+    mcs_slot_complete(&r->q->shm, r->desc.slot,
+                      MCS_SLOT_WORD(r->desc.generation, MCS_OK, MCS_PATH_NONE, MCS_STATE_PENDING),
+                      r->bytes, 0, 0, 0);
+}
+
 bool mcd_object_advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t,
                         uint64_t *budget)
 {
@@ -414,12 +426,16 @@ bool mcd_object_advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_ta
         mcd_object_finish(g, q, t, MCS_STATE_FAILED, (enum mcs_status)r->error);
         return true;
     case MCD_RUN_WAIT:
+        show_begun(r);
         wait_for(r, false);
         return true;
     case MCD_RUN_SPACE:
+        show_begun(r);
         wait_for(r, true);
         return true;
     default:
+        if (*budget != before)
+            show_begun(r);
         return *budget != before;
     }
 }
@@ -565,6 +581,7 @@ static void let_hold_go(struct mcd_engine *g, struct mcd_queue *q, uint64_t hold
 
     if (hold == 0 || q->session->holds == NULL || !mcd_hold_take(q->session->holds, s, hold, &held))
         return;
+    MCS_FAILPOINT(object_undone);
     if (held.creation) {
         mco_abort(s, held.view.object);
         if (g->o.store->catalog != NULL)

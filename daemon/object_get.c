@@ -9,6 +9,7 @@
 #include "fault.h"
 #include "object_work.h"
 #include "session.h"
+#include "shm/failpoint.h"
 #include "transports/crc32c.h"
 
 #define GROUP 16u             /* slices posted together */
@@ -104,6 +105,8 @@ enum mcs_status mcd_object_copy(struct mcd_engine *g, struct mcd_object *r, stru
         }
         if (!sum && c.n != 0)
             g->local_ops->post(g->local, c.posted, c.n);
+        if (put)
+            MCS_FAILPOINT(object_part);
     }
     if (faults != mcd_fault_count()) {
         mcs_count(&g->counters.faults, 1);
@@ -220,6 +223,7 @@ static enum mcs_status hold(struct mcd_engine *g, struct mcd_object *r, struct m
     it->result.offset = it->view.offset;
     it->result.extent = it->view.extent;
     it->view.object = NULL; /* the hold's */
+    MCS_FAILPOINT(object_held);
     return MCS_OK;
 }
 

@@ -12,6 +12,7 @@
 #include "fault.h"
 #include "object_work.h"
 #include "session.h"
+#include "shm/failpoint.h"
 #include "transports/crc32c.h"
 
 #define SEAL_SLICE (256u << 10) /* bytes summed between looks at the budget */
@@ -269,9 +270,11 @@ static enum mcs_status work(struct mcd_engine *g, struct mcd_object *r, struct m
             mcd_object_end_item(it, error);
         if (error != MCS_OK)
             return MCS_OK;
+        MCS_FAILPOINT(object_space);
     }
     if (is_create(r)) {
         give(g, r, it);
+        MCS_FAILPOINT(object_given);
         return MCS_OK;
     }
     error = mcd_object_copy(g, r, it, true, g->o.store->checksum, budget);

@@ -129,6 +129,7 @@ struct mcd_object {
     enum mcd_step step;
     uint16_t error; /* enum mcs_status */
     uint8_t path, tier;
+    bool shown;        /* the slot says that it has begun */
     bool waits;        /* in no list */
     bool for_space;    /* and in that of those that wait for the store */
     bool catalog;      /* other hosts are there, and may be asked */

@@ -203,6 +203,11 @@
     X(object_map_open, agent, store, 1, "an extent is about to be given to a client")              \
     X(object_mapped, agent, store, 0, "it is counted, the client does not have it")                \
     X(object_unmapped, agent, store, 0, "a client has given it back, and is not told")             \
+    X(object_space, agent, store, 0, "an object has its space, none of its bytes")                 \
+    X(object_part, agent, store, 0, "a part of its bytes is there")                                \
+    X(object_given, agent, store, 0, "a session has a creation, its client does not know")         \
+    X(object_held, agent, store, 0, "a session holds an object, its client does not know")         \
+    X(object_undone, agent, store, 0, "a hold is over, its space and pin are not")                 \
     X(store_list, agent, store, 1, "objects are about to be listed or removed by pattern")         \
     /* ---- library: a later agent ---- */                                                         \
     X(agent_lost, library, resume, 0, "the agent is gone")                                         \

@@ -107,6 +107,73 @@ Test(object, prefix_ends_at_the_first_that_is_not_there)
     ob_fini(&o);
 }
 
+/* What was there when it was looked up may have gone since: the others are served. */
+Test(object, one_of_a_prefix_goes_before_it_is_read)
+{
+    static struct ob o;
+    char key[16];
+
+    ob_init(&o);
+    ob_begin(&o, MCS_OP_PUT, MCS_OBJECT_CHAIN);
+    for (unsigned i = 0; i < 12; i++) {
+        snprintf(key, sizeof(key), "block-%u", i);
+        ob_name(&o, key);
+        ob_piece(&o, i * 1000, 1000);
+    }
+    ob_paint(o.f.local.map, 12000, 8);
+    ob_ok(&o);
+    ob_begin(&o, MCS_OP_PREFIX, MCS_OBJECT_CHAIN);
+    for (unsigned i = 0; i < 12; i++) {
+        snprintf(key, sizeof(key), "block-%u", i);
+        ob_name(&o, key);
+    }
+    cr_assert_eq(ob_ok(&o), 12u);
+    cr_assert_eq(ob_remove(&o, "block-8", MCS_OBJECT_FORCE), MCS_OK);
+    ob_begin(&o, MCS_OP_GET, MCS_OBJECT_CHAIN);
+    for (unsigned i = 0; i < 12; i++) {
+        snprintf(key, sizeof(key), "block-%u", i);
+        ob_name(&o, key);
+        ob_piece(&o, 100000 + i * 1000, 1000);
+    }
+    cr_assert_eq(ob_ok(&o), 11000u);
+    for (unsigned i = 0; i < 12; i++) {
+        cr_assert_eq(ob_result(&o, i).status, i == 8 ? MCS_NOT_FOUND : MCS_OK);
+        if (i != 8)
+            cr_assert_arr_eq(o.f.local.map + 100000 + i * 1000, o.f.local.map + i * 1000, 1000);
+    }
+    ob_fini(&o);
+}
+
+/* The source is the caller's again: what was put is what it was then. What changes in the store is found out, and touches
+ * no other key. */
+Test(object, bytes_that_change_afterwards)
+{
+    static struct ob o;
+    struct mcs_object_result held;
+
+    ob_init(&o);
+    ob_paint(o.f.local.map, 4096, 1);
+    ob_paint(o.f.local.map + 8192, 4096, 1);
+    ob_put(&o, "a", 0, 4096, 0);
+    ob_put(&o, "b", 0, 4096, 0);
+    o.f.local.map[100] ^= 1;
+    cr_assert_eq(ob_get(&o, "a", 16384, 4096, MCS_OBJECT_VERIFY).status, MCS_OK);
+    cr_assert_arr_eq(o.f.local.map + 16384, o.f.local.map + 8192, 4096);
+    held = ob_hold(&o, "a");
+    o.extents[0].map[held.offset + 17] ^= 4;
+    ob_release(&o, &held.hold, 1);
+    ob_begin(&o, MCS_OP_GET, MCS_OBJECT_VERIFY);
+    ob_name(&o, "a");
+    ob_piece(&o, 16384, 4096);
+    ob_name(&o, "b");
+    ob_piece(&o, 32768, 4096);
+    ob_ok(&o);
+    cr_assert_eq(ob_result(&o, 0).status, MCS_CHECKSUM);
+    cr_assert_eq(ob_result(&o, 1).status, MCS_OK);
+    cr_assert_eq(ob_get(&o, "a", 0, 4096, 0).status, MCS_NOT_FOUND, "it is not given out again");
+    ob_fini(&o);
+}
+
 Test(object, put_over_an_object)
 {
     static struct ob o;

@@ -38,6 +38,8 @@ Test(object_turns, a_large_put_lets_others_pass)
     fix_push(&o.f, &small);
     cr_assert_eq(fix_state(fix_end(&o.f, &small)), MCS_STATE_COMPLETED);
     cr_assert(!ob_ended(&o, &large));
+    ob_turns(&o, 1);
+    cr_assert_eq(mcs_slot_peek(&o.f.client, large.slot) & 0x7f, MCS_STATE_PENDING);
     cr_assert_eq(fix_state(ob_end(&o, &large)), MCS_STATE_COMPLETED);
     cr_assert_eq(ob_result(&o, 0).crc, mct_crc32c(0, o.f.local.map, FIX_EXTENT_SIZE));
     memset(o.f.local.map, 0, FIX_EXTENT_SIZE);
@@ -92,9 +94,16 @@ Test(object_turns, the_queue_goes_in_the_middle)
 
     ob_init_sized(&o, 8u << 20, 2u << 20, 4096, 10);
     put_begun(&o, FIX_EXTENT_SIZE);
-    fix_fini(&o.f);
+    {
+        struct mcd_holds *holds = o.f.session->holds;
+
+        fix_fini(&o.f);
+        o.f.engine = NULL;
+        mcd_holds_destroy(holds, o.st.objects);
+    }
     cr_assert(ob_stats(&o).writing == 0 && ob_stats(&o).objects == 0);
     mco_destroy(o.st.objects);
+    free(o.extents[0].map);
 }
 
 Test(object_turns, a_seal_that_is_canceled_may_be_tried_again)
