@@ -7,7 +7,9 @@ requires_command gcc
 rounds=1500
 [ -z "$SAN" ] || rounds=300
 start_agent --set store.size=8M --set store.extent_size=2M --set store.lease_ms=20 --set pool.size=128M
-gcc -O1 -g ${SAN:+-fsanitize=$SAN} -Wall -Ilib -o "$DIR/objects" tests/scenario/objectclient.c "$B/lib/libmcshm.a" -pthread
+flags=(-O1 -g -Wall)
+[ -z "$SAN" ] || flags+=("-fsanitize=${SAN/address/address,undefined}")
+gcc "${flags[@]}" -Ilib -o "$DIR/objects" tests/scenario/objectclient.c "$B/lib/libmcshm.a" -pthread
 "$DIR/objects" "$SOCKET" $rounds 1 >"$DIR/first" 2>&1 &
 first=$!
 "$DIR/objects" "$SOCKET" $rounds 2 || fail "the second process"
