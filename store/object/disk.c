@@ -456,14 +456,12 @@ void mco_disk_close(struct mco_disk *d)
 void mco_disk_get_stats(struct mco_disk *d, struct mco_disk_stats *out)
 {
     struct mct_files_stats files;
-    uint64_t live = 0, units = 0;
+    uint64_t live, units;
 
     mct_files_get_stats(d->files, &files);
     mco_disk_lock(d);
-    for (uint32_t i = 0; i < d->nbins; i++) {
-        live += d->bins[i]->live;
-        units += d->bins[i]->live_units;
-    }
+    live = d->live;
+    units = d->live_units;
     out->lost = d->lost;
     mco_disk_unlock(d);
     out->size = d->size;
@@ -482,5 +480,5 @@ void mco_disk_get_stats(struct mco_disk *d, struct mco_disk_stats *out)
     out->checksum_errors = mcs_load_relaxed(&d->stats.checksum_errors);
     out->full = mcs_load_relaxed(&d->stats.full);
     out->queued = mcs_load_relaxed(&d->stats.queued);
-    out->buffered = files.refused;
+    out->buffered = files.cached;
 }

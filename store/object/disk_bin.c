@@ -134,6 +134,8 @@ void mco_disk_bin_enter(struct mco_disk *d, struct mco_disk_bin *b, uint32_t uni
     if (live) {
         b->live++;
         b->live_units += units;
+        d->live++;
+        d->live_units += units;
     } else {
         (void)mco_disk_bin_mark(d, b, unit);
     }
@@ -157,6 +159,8 @@ bool mco_disk_bin_drop(struct mco_disk *d, struct mco_disk_bin *b, uint32_t unit
         return false;
     b->live--;
     b->live_units -= e->units;
+    d->live--;
+    d->live_units -= e->units;
     e->units |= MCO_DISK_DEAD;
     (void)mco_disk_bin_mark(d, b, unit);
     if (b->live == 0)
@@ -247,6 +251,8 @@ void mco_disk_bin_remove(struct mco_disk *d, struct mco_disk_bin *b, bool evicte
         d->nbins--;
         memmove(&d->bins[at], &d->bins[at + 1], (d->nbins - at) * sizeof(struct mco_disk_bin *));
     }
+    d->live -= b->live;
+    d->live_units -= b->live_units;
     mco_disk_unlock(d);
     d->total_units -= b->capacity;
     if (d->active == b)

@@ -27,6 +27,7 @@
 
 #include "shm/atomic.h"
 #include "store/object/disk.h"
+#include "store/object/lock.h"
 #include "transports/file/file.h"
 
 #define MCO_DISK_UNIT MCT_FILE_BLOCK
@@ -172,12 +173,13 @@ struct mco_disk {
     struct mco_disk_calls calls;
     void (*log)(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-    uint32_t lock;
+    struct mco_lock lock;
     /* under the lock */
     struct mco_disk_write *writes, **writes_last, *free_writes;
     struct mco_disk_read *reads, **reads_last, *free_reads;
     struct mco_disk_bin **bins; /* by generation */
     uint32_t nbins, bins_room;
+    uint64_t live, live_units; /* of all of them */
     bool started, closing, lost, any_dirty, any_empty;
 
     /* the thread's */
@@ -218,14 +220,12 @@ struct mco_disk {
 
 static inline void mco_disk_lock(struct mco_disk *d)
 {
-    while (mcs_exchange(&d->lock, 1u) != 0) /* with mco_disk_unlock() */
-        while (mcs_load_relaxed(&d->lock) != 0)
-            mcs_pause();
+    mco_lock(&d->lock);
 }
 
 static inline void mco_disk_unlock(struct mco_disk *d)
 {
-    mcs_store_release(&d->lock, 0u); /* with mco_disk_lock() */
+    mco_unlock(&d->lock);
 }
 
 /* A count that mco_disk_get_stats() reads. */

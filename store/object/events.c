@@ -17,7 +17,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "shm/atomic.h"
+#include "lock.h"
 
 #define STEP 64u /* records between two that are noted */
 #define MEMORY_MIN (UINT64_C(1) << 20)
@@ -34,7 +34,7 @@ struct record {
 static_assert(sizeof(struct record) == 56, "no holes");
 
 struct mco_events {
-    uint32_t lock;
+    struct mco_lock lock;
     uint64_t mask;
     uint8_t *ring;
     uint64_t tail, head;  /* positions: of the first record kept, behind the last one */
@@ -42,18 +42,6 @@ struct mco_events {
     uint64_t *noted;      /* positions of numbers that STEP divides */
     uint64_t nnoted;      /* a power of two */
 };
-
-static void lock(struct mco_events *e)
-{
-    while (mcs_exchange(&e->lock, 1u) != 0) /* with unlock() */
-        while (mcs_load_relaxed(&e->lock) != 0)
-            mcs_pause();
-}
-
-static void unlock(struct mco_events *e)
-{
-    mcs_store_release(&e->lock, 0u); /* with lock() */
-}
 
 int mco_events_create(uint64_t memory, struct mco_events **out)
 {
@@ -145,7 +133,7 @@ uint64_t mco_events_add(struct mco_events *e, const struct mco_event *event, con
     r.key_length = (uint16_t)(event->key.length > MCS_KEY_MAX ? MCS_KEY_MAX : event->key.length);
     r.host_length = (uint16_t)(host == NULL ? 0 : strnlen(host, MCS_ADDRESS_MAX - 1) + 1);
     r.size = (uint32_t)((sizeof(r) + r.key_length + r.host_length + 7) & ~(size_t)7);
-    lock(e);
+    mco_lock(&e->lock);
     while (e->head + r.size - e->tail > e->mask + 1) {
         e->tail += size_at(e, e->tail);
         e->first++;
@@ -160,16 +148,16 @@ uint64_t mco_events_add(struct mco_events *e, const struct mco_event *event, con
         put(e, e->head + sizeof(r) + r.key_length + r.host_length - 1u, "", 1);
     }
     e->head += r.size;
-    unlock(e);
+    mco_unlock(&e->lock);
     return number;
 }
 
 void mco_events_range(struct mco_events *e, uint64_t *first, uint64_t *next)
 {
-    lock(e);
+    mco_lock(&e->lock);
     *first = e->first;
     *next = e->next;
-    unlock(e);
+    mco_unlock(&e->lock);
 }
 
 /* Where the record of a number that is kept begins. */
@@ -198,7 +186,7 @@ static bool take(struct mco_events *e, struct reader *r)
 {
     bool any;
 
-    lock(e);
+    mco_lock(&e->lock);
     if (r->number < e->first) {
         r->number = e->first;
         r->found = false;
@@ -212,7 +200,7 @@ static bool take(struct mco_events *e, struct reader *r)
         r->at += r->r.size;
         r->found = true;
     }
-    unlock(e);
+    mco_unlock(&e->lock);
     return any;
 }
 

@@ -102,9 +102,9 @@ struct mct_files_stats {
     uint64_t reads, read_bytes, writes, write_bytes, syncs, errors;
     uint64_t shorts, again; /* results that were short, and operations that were tried again */
     uint64_t bounced;       /* bytes that were copied */
-    uint64_t cached;        /* bytes that went through the page cache */
-    uint64_t refused;       /* files that could not be had with O_DIRECT */
-    uint64_t queued;        /* under way or waiting */
+    uint64_t cached, cached_bytes; /* operations that went through the page cache */
+    uint64_t refused;              /* files that could not be had with O_DIRECT */
+    uint64_t queued;               /* under way or waiting */
     bool uring, registered;
 };
 /* Any thread. */

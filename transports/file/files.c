@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,14 +17,21 @@
 
 #define DEPTH 64u
 #define BOUNCES 32u
+#define SPINS 2000u
 
 /* ---- calls from other threads --------------------------------------------------------------- */
 
 static void lock(struct mct_files *f)
 {
-    while (mcs_exchange(&f->lock, 1u) != 0) /* with unlock() */
-        while (mcs_load_relaxed(&f->lock) != 0)
+    unsigned spins = 0;
+
+    while (mcs_exchange(&f->lock, 1u) != 0) { /* with unlock() */
+        while (mcs_load_relaxed(&f->lock) != 0) {
             mcs_pause();
+            if (++spins % SPINS == 0) /* its holder has lost its core: it gets ours */
+                sched_yield();
+        }
+    }
 }
 
 static void unlock(struct mct_files *f)
@@ -250,6 +258,7 @@ void mct_files_get_stats(const struct mct_files *f, struct mct_files_stats *out)
         .again = mcs_load_relaxed(&s->again),
         .bounced = mcs_load_relaxed(&s->bounced),
         .cached = mcs_load_relaxed(&s->cached),
+        .cached_bytes = mcs_load_relaxed(&s->cached_bytes),
         .refused = mcs_load_relaxed(&s->refused),
         .queued = mcs_load_relaxed(&s->queued),
         .uring = mcs_load_relaxed(&f->uring) != 0,

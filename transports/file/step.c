@@ -127,10 +127,12 @@ static bool next_step(struct mct_file_io *io, struct mct_file_step *s)
     } else if (s->direct) { /* the edge of a write: up to the next block, or what is left */
         s->direct = false;
         s->size = (size_t)least(left, MCT_FILE_BLOCK - (at & BLOCK_MASK));
-        count(&f->stats.cached, s->size);
     } else {
         s->size = (size_t)least(left, STEP_MOST);
-        count(&f->stats.cached, s->size);
+    }
+    if (!s->direct && io->op != MCT_FILE_SYNC) {
+        count(&f->stats.cached, 1);
+        count(&f->stats.cached_bytes, s->size);
     }
     s->fd = s->direct ? file->straight_fd : file->fd;
     s->place = s->direct ? file->place : -1;
