@@ -147,6 +147,7 @@ struct mco_disk_scan {
     struct mco_disk_bin *bin; /* NULL: idle */
     uint8_t *window;
     uint32_t unit, window_first, window_units;
+    uint32_t want, errors; /* units of the next window; that could not be read */
     bool in_torn;
 };
 

@@ -54,10 +54,22 @@ static void over(struct mco_disk *d)
     unsigned n = d->marking.n;
 
     d->marking.n = 0;
-    for (unsigned i = 0; i < n; i++)
-        if (d->marking.parts[i].bin != NULL)
-            mco_disk_bin_put(d, d->marking.parts[i].bin);
+    for (unsigned i = 0; i < n; i++) {
+        struct mco_disk_part *p = &d->marking.parts[i];
+
+        if (p->bin == NULL)
+            continue;
+        if (d->marking.res != 0) { /* once more, with what is dropped next */
+            mco_disk_lock(d);
+            p->bin->marks_dirty[p->block] = 1;
+            p->bin->dirty = true;
+            mco_disk_unlock(d);
+        }
+        mco_disk_bin_put(d, p->bin);
+    }
     if (d->marking.res != 0)
+        mco_disk_count(d, write_errors, 1);
+    if (d->marking.res != 0 && !mco_disk_passing(d->marking.res))
         mco_disk_fail(d, "marking what was dropped", d->marking.res);
 }
 

@@ -17,6 +17,7 @@
 #include "shm/failpoint.h"
 
 #define WINDOW_UNITS ((uint32_t)(MCO_DISK_WINDOW / MCO_DISK_UNIT))
+#define ERRORS_MOST 16u   /* of a file, before it is given up */
 #define HEAD_UNITS_MAX 2u /* of a record's head and key */
 
 static bool generation_of(const char *name, uint64_t *out)
@@ -143,15 +144,15 @@ static void finish(struct mco_disk *d, struct mco_disk_scan *s, int res)
     d->scans_running--;
     mco_disk_lock(d);
     b->scanned = true;
-    b->unreadable = res != 0;
+    b->unreadable = b->unreadable || res != 0;
     d->any_empty = true;
     mco_disk_unlock(d);
     mco_disk_bin_put(d, b);
     if (res == 0)
         return;
     mco_disk_count(d, read_errors, 1);
-    d->log(1, "a file of the store's disk, %s, cannot be read (%s): what lies in it is not used",
-           d->path, strerror(-res));
+    d->log(1, "a file of the store's disk, %s, cannot be read (%s): not all of it is used", d->path,
+           strerror(-res));
 }
 
 /* The record that begins at the scan's unit. Its units; 0: none does. */
@@ -165,8 +166,10 @@ static uint32_t record_at(struct mco_disk_scan *s, const uint8_t *at, struct mco
         r->unit != s->unit || r->key_length == 0 || r->key_length > MCS_KEY_MAX)
         return 0;
     layout = mco_disk_layout(r->key_length, r->size);
-    if (r->crc != mco_disk_record_crc(r, at + sizeof(*r)) || r->units != layout.units ||
-        layout.units > b->end - s->unit)
+    if (r->units != layout.units ||
+        layout.units > b->end - s->unit) /* then its key is in the window */
+        return 0;
+    if (r->crc != mco_disk_record_crc(r, at + sizeof(*r)))
         return 0;
     return layout.units;
 }
@@ -199,6 +202,8 @@ static void none_at(struct mco_disk *d, struct mco_disk_scan *s)
 {
     bool fresh;
 
+    if (s->bin->unreadable)
+        return;
     mco_disk_lock(d);
     fresh = mco_disk_bin_mark(d, s->bin, s->unit);
     mco_disk_unlock(d);
@@ -217,11 +222,32 @@ static void none_behind(struct mco_disk *d, struct mco_disk_bin *b)
 
 static void go_on(struct mco_disk *d, struct mco_disk_scan *s);
 
+/* What cannot be read at once is read in small windows, and a unit that cannot be is left out. Too many: the error. */
+static int pass_by(struct mco_disk *d, struct mco_disk_scan *s, int res)
+{
+    s->bin->unreadable = true; /* what lies there is not known: it is neither empty, nor marked */
+    s->window_units = 0;
+    if (s->want > HEAD_UNITS_MAX) {
+        s->want = HEAD_UNITS_MAX;
+        return 0;
+    }
+    if (s->want > 1) {
+        s->want = 1;
+        return 0;
+    }
+    s->want = HEAD_UNITS_MAX;
+    s->unit++;
+    mco_disk_count(d, read_errors, 1);
+    return ++s->errors > ERRORS_MOST ? res : 0;
+}
+
 static void window_came(struct mct_file_io *io, int res)
 {
     struct mco_disk_scan *s = (struct mco_disk_scan *)io;
     struct mco_disk *d = s->disk;
 
+    if (res != 0 && !d->closing)
+        res = pass_by(d, s, res);
     if (res != 0 || d->closing)
         finish(d, s, res);
     else
@@ -239,12 +265,13 @@ static void go_on(struct mco_disk *d, struct mco_disk_scan *s)
 
     while (res == 0 && s->unit < b->end) {
         uint32_t left = b->end - s->unit, have = s->window_first + s->window_units - s->unit;
+        uint32_t need = s->want < HEAD_UNITS_MAX ? s->want : HEAD_UNITS_MAX;
         const uint8_t *at = s->window + (size_t)(s->unit - s->window_first) * MCO_DISK_UNIT;
 
         if (s->window_units == 0 || s->unit >= s->window_first + s->window_units ||
-            (have < HEAD_UNITS_MAX && have < left)) {
+            (have < need && have < left)) {
             s->window_first = s->unit;
-            s->window_units = left < WINDOW_UNITS ? left : WINDOW_UNITS;
+            s->window_units = left < s->want ? left : s->want;
             s->io = (struct mct_file_io){
                 .file = b->file,
                 .op = MCT_FILE_READ,
@@ -263,8 +290,10 @@ static void go_on(struct mco_disk *d, struct mco_disk_scan *s)
             res = enter(d, s, at, &r);
         s->in_torn = units == 0;
         s->unit += units == 0 ? 1 : units;
+        if (s->want == 1)
+            s->want = HEAD_UNITS_MAX;
     }
-    if (res == 0)
+    if (res == 0 && !b->unreadable)
         none_behind(d, b);
     finish(d, s, res);
 }
@@ -281,6 +310,8 @@ static void begin(struct mco_disk *d, struct mco_disk_scan *s, struct mco_disk_b
     s->disk = d;
     s->bin = b;
     s->window_units = 0;
+    s->want = WINDOW_UNITS;
+    s->errors = 0;
     s->in_torn = false;
     d->scans_running++;
     res = read_front(d, b);
