@@ -51,7 +51,7 @@ ifneq ($(wildcard /usr/lib/*/librte_eal.a),)
 DPDK_WRAP := -Wl,--wrap=get_tsc_freq,--wrap=eal_cpu_socket_id
 DPDK_LIBS := -Wl,-Bstatic -Wl,--start-group $(DPDK_LIBS) -lrte_telemetry -Wl,--end-group -Wl,-Bdynamic -lbsd
 endif
-DAEMON_LIBS := $(DPDK_LIBS) -liniparser -lmicrohttpd -lcjson -lnuma -lcurl -lprotobuf-c -lssl -lcrypto -luring -lisal -lsystemd -libverbs -lm
+DAEMON_LIBS := $(DPDK_LIBS) -liniparser -lmicrohttpd -lcjson -lnuma -lcurl -lprotobuf-c -lssl -lcrypto -luring -lisal -lsystemd -lpcre2-8 -libverbs -lm
 # librte_log is a library of its own only since DPDK 23.11
 DAEMON_LIBS := $(filter-out $(if $(wildcard /usr/lib/*/librte_log.so),,-lrte_log),$(DAEMON_LIBS))
 

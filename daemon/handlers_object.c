@@ -96,12 +96,21 @@ void mcd_store_unmap_all(struct mcd_session *s)
 
 void mcd_store_unmap_extent(struct mcd_agent *a, const struct mcd_extent *e)
 {
-    for (struct mcd_session *s = a->sessions; s != NULL; s = s->next)
-        for (struct mcd_object_map **link = &s->object_maps; *link != NULL;)
-            if ((*link)->extent == e)
+    for (struct mcd_session *s = a->sessions; s != NULL; s = s->next) {
+        bool had = false;
+
+        for (struct mcd_object_map **link = &s->object_maps; *link != NULL;) {
+            if ((*link)->extent == e) {
                 drop_map(s, link);
-            else
+                had = true;
+            } else {
                 link = &(*link)->next;
+            }
+        }
+        if (had &&
+            s->region.words != NULL) /* partner: the library's look at each call about objects */
+            mcs_store_release(&s->region.words->objects_gone, ++s->objects_gone);
+    }
 }
 
 void mcd_on_object_map(struct mcd_session *s, struct mcs_msg *m)
@@ -164,12 +173,8 @@ void mcd_on_object_unmap(struct mcd_session *s, struct mcs_msg *m)
     const struct mcs_msg_object_unmap r = m->b.object_unmap;
     struct mcd_object_map **link = find_map(s, r.extent, r.writable != 0);
 
-    if (*link == NULL) {
-        mcd_session_refuse(s, MCS_INVALID_HANDLE, "extent %u is not mapped %s", r.extent,
-                           r.writable != 0 ? "writable" : "read-only");
-        return;
-    }
-    drop_map(s, link);
+    if (*link != NULL) /* else the store has given the extent up, and does not count it any more */
+        drop_map(s, link);
     MCS_FAILPOINT(object_unmapped);
     mcd_reply_empty(s);
 }

@@ -92,6 +92,7 @@ static int take_region(struct mcd_session *s, int fd)
     s->region = region;
     s->inbox_head = head;
     s->grants_version = mcs_load_relaxed(&region.words->grants_version);
+    s->objects_gone = mcs_load_relaxed(&region.words->objects_gone);
     s->region_guard = guard;
     s->region_fd = fd;
     return 0;

@@ -252,6 +252,12 @@ static bool job_step(struct mcd_master *m, struct mcd_walk_job *j, uint64_t now)
                            is_list(j) ? list_one : note_one, j);
         remove_found(m, j, now);
     }
+    if (j->match != NULL && mco_match_gave_up(j->match)) {
+        removed_answer(m, j, MCS_INVALID_ARGUMENT,
+                       "the regular expression: it tries too many ways to match a key; what was "
+                       "removed before is");
+        return true;
+    }
     if (j->failed) {
         if (is_list(j))
             listed_answer(m, &j->asker, MCS_NO_MEMORY, NULL, "no memory for the list");

@@ -127,6 +127,7 @@ struct mcd_session {
     struct mcd_grant *grants;
     struct mcd_object_map *object_maps; /* of the store's extents */
     uint32_t nobject_maps;
+    uint32_t objects_gone;           /* what region.words->objects_gone should say */
     uint64_t memory;                 /* bytes of its extents and mappings */
     uint64_t requests;               /* control messages */
     struct mcs_stats_session *stats; /* in the stats file; NULL: none */

@@ -319,14 +319,26 @@ void mcd_store_adopt(struct mcd_agent *a)
 
 /* ---- sessions ----------------------------------------------------------------------------------- */
 
+/* Its writer is gone: the directory frees the key. */
+static void given_up(void *context, const struct mco_key *key, const struct mco_version *version)
+{
+    struct mcd_store *st = context;
+
+    mcd_catalog_give_up(st->catalog, key, version);
+}
+
 int mcd_store_session_new(struct mcd_session *s)
 {
     struct mcd_store *st = s->agent->store;
+    int res;
 
     if (st == NULL || s->holds != NULL)
         return 0;
     mco_tenant_limit(st->objects, s->tenant, s->account->limits.store);
-    return mcd_holds_create(s->agent->config.store_holds, &s->holds);
+    res = mcd_holds_create(s->agent->config.store_holds, &s->holds);
+    if (res == 0)
+        mcd_holds_on_given_up(s->holds, given_up, st);
+    return res;
 }
 
 void mcd_store_session_gone(struct mcd_session *s)

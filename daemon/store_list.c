@@ -20,7 +20,7 @@
 #define TEXT_MAX ((size_t)64 << 20)   /* bytes of an answer: then there is "more" */
 #define LIST_MAX UINT64_C(1000000)    /* objects, as mcshm.h says */
 #define EVENTS_MAX UINT64_C(1000000)
-#define BATCH 256u /* keys between two looks at the clock; and that are removed at a time */
+#define BATCH 64u /* keys between two looks at the clock; and that are removed at a time */
 
 struct mcd_listing {
     struct mcd_job job;
@@ -142,7 +142,8 @@ static bool walk_all(struct walk *w, uint64_t tenant, bool lists)
     struct mcd_listing *l = w->l;
     uint64_t cursor = 0;
 
-    while (cursor != UINT64_MAX && !w->more && !w->failed) {
+    while (cursor != UINT64_MAX && !w->more && !w->failed &&
+           (w->match == NULL || !mco_match_gave_up(w->match))) {
         if (mcs_load_relaxed(&l->stop) != 0) { /* partner: is_done() */
             give_up(l, MCS_CANCELED, "the session has ended");
             return false;
@@ -201,7 +202,11 @@ static void run_remove(struct walk *w)
                  res == -ENOMEM ? strerror(ENOMEM) : why);
         return;
     }
-    if (walk_all(w, l->tenant, false))
+    if (walk_all(w, l->tenant, false) && w->match != NULL && mco_match_gave_up(w->match))
+        give_up(l, MCS_INVALID_ARGUMENT,
+                "the regular expression: it tries too many ways to match a key; what was removed "
+                "before is");
+    if (l->status == MCS_OK)
         fprintf(w->out, "{\"removed\":%llu,\"in_use\":%llu}", (unsigned long long)w->removed,
                 (unsigned long long)w->in_use);
     mco_match_destroy(w->match);

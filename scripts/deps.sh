@@ -28,7 +28,7 @@ for group in "${groups[@]}"; do
     case $group in
     build)
         wanted+=(gcc libc6-dev make pkgconf libdpdk-dev libiniparser-dev libmicrohttpd-dev
-            libcjson-dev libnuma-dev liburing-dev libisal-dev libcurl4-openssl-dev libprotobuf-c-dev protobuf-c-compiler libssl-dev libsystemd-dev libibverbs-dev libxxhash-dev)
+            libcjson-dev libnuma-dev liburing-dev libisal-dev libcurl4-openssl-dev libprotobuf-c-dev protobuf-c-compiler libssl-dev libsystemd-dev libibverbs-dev libxxhash-dev libpcre2-dev)
         ;;
     test) wanted+=(libcriterion-dev python3 curl strace faketime etcd-server etcd-client iproute2 iptables python3-venv
         systemd man-db groff-base spin) ;;
