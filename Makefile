@@ -61,8 +61,8 @@ daemon_src := $(filter-out daemon/main.c daemon/master_main.c,$(wildcard daemon/
               $(shm_src) shm/queue_create.c
 # What the doctor knows of RDMA devices is what the agent knows.
 cli_src := $(wildcard cli/*.c) transports/rdma/gid.c transports/rdma/sysfs.c
-# The policies are tried on traces without an agent, too.
-bench_src := $(wildcard bench/*.c) $(wildcard store/object/policy*.c)
+# The policies and the directory are measured without an agent, too.
+bench_src := $(wildcard bench/*.c store/object/policy*.c store/object/directory*.c) store/object/key.c
 unit_src := $(wildcard tests/*/test_*.c)
 
 obj = $(patsubst %.c,$B/obj/%.o,$1)

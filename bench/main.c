@@ -8,6 +8,7 @@
 #include "ring.h"
 #include "say.h"
 #include "share.h"
+#include "store.h"
 
 #include <mcshm.h>
 #include <stdio.h>
@@ -16,9 +17,9 @@
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
-} commands[] = {{"ring", ring_command},  {"copy", copy_command},   {"kv", kv_command},
-                {"net", net_command},    {"share", share_command}, {"restart", restart_command},
-                {"cache", cache_command}};
+} commands[] = {{"ring", ring_command},   {"copy", copy_command},   {"kv", kv_command},
+                {"net", net_command},     {"share", share_command}, {"restart", restart_command},
+                {"cache", cache_command}, {"store", store_command}};
 
 static void help(FILE *out)
 {
@@ -30,6 +31,8 @@ static void help(FILE *out)
           "  mcshm-bench net       READ and WRITE between two hosts, beside iperf3, UCX, Mooncake\n"
           "  mcshm-bench share     who gets how much of an engine; a small task beside a flood\n"
           "  mcshm-bench restart   what clients see of an agent that is killed or restarted\n"
+          "  mcshm-bench store     objects: put, get, exist, beside redis and memcached; the "
+          "directory\n"
           "  mcshm-bench cache     a trace through the store: hits by capacity and policy\n"
           "  mcshm-bench --version\n"
           "\n"
@@ -57,7 +60,7 @@ int main(int argc, char **argv)
         cleanup_install();
         return commands[i].run(argc - 1, argv + 1) == 0 ? 0 : 1;
     }
-    say_error(0, "there is no %s; there are ring, copy, kv, net, share, restart and cache",
+    say_error(0, "there is no %s; there are ring, copy, kv, net, share, restart, store and cache",
               argv[1]);
     return 2;
 }

@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# mcshm-bench store: rows of every operation, on one host and, as root, between two, peers' beside them; the directory.
 # mcshm-bench cache: a trace through the store of a real agent finds as much again as the policy alone would, of published
 # traces as much as is known of LRU, and with the agent's own policy more.
 . "$(dirname "$0")/lib.sh"
@@ -42,4 +43,36 @@ known conversation 3000000 13.6
 known synthetic 3000000 30.9
 [ -n "$SAN" ] || known conversation 10000000 28.5
 [ -n "$SAN" ] || known synthetic 10000000 56.6
+
+for bad in '--sizes 4X' '--sizes 4' '--batches 0' '--batches 70000' '--seconds 0' '--directory-keys 1' '--most 1'; do
+    # shellcheck disable=SC2086
+    expect_exit 1 "$B/bin/mcshm-bench" store $bad
+    equal "$(wc -l <"$DIR/stderr")" 1 "lines of $(cat "$DIR/stderr")"
+done
+[ "$(nproc)" -ge 2 ] || {
+    echo "one core: store needs two, only cache was run"
+    exit 0
+}
+remote=()
+[ "$SAN" != thread ] || remote=(--no-remote) # two more agents that poll
+bench store --json --sizes 4K,1M --batches 1,16 --seconds 0.01 --most 16M --directory-keys 20000 "${remote[@]}" >"$DIR/store.json"
+json '(all(k in r for r in d["rows"] for k in ("op", "size", "batch", "where", "ops_s", "gbps", "p50_us", "p99_us")) and
+      {"put", "get", "get_in_place", "exist", "prefix"} == {r["op"] for r in d["rows"] if r["where"] == "local"} and
+      {(r["size"], r["batch"]) for r in d["rows"]} == {(4096, 1), (4096, 16), (1048576, 1), (1048576, 16)} and
+      all(r["ops_s"] > 0 and 0 < r["p50_us"] <= r["p99_us"] for r in d["rows"]) and
+      all((r["gbps"] is None) == (r["op"] in ("exist", "prefix")) for r in d["rows"]) and
+      d["ring_rtt_ns"] > 0 and d["mooncake"] is None and
+      all(d["directory"][k] > 0 for k in ("exist_s", "start_end_s", "bytes_per_key", "rebuild_s"))) or exit("store: %s" % d)' <"$DIR/store.json" >"$DIR/ok"
+for peer in redis:redis-server memcached:memcached; do
+    if command -v "${peer#*:}" >/dev/null; then
+        json "({'put', 'get', 'exist'} == {r['op'] for r in d['${peer%:*}']} and all(r['ops_s'] > 0 for r in d['${peer%:*}'])) or exit('$peer: %s' % d)" <"$DIR/store.json" >"$DIR/ok"
+    else
+        json "d['${peer%:*}'] is None or exit('$peer: %s' % d)" <"$DIR/store.json" >"$DIR/ok"
+    fi
+done
+if [ "$(id -u)" = 0 ] && [ ${#remote[@]} = 0 ]; then
+    json '({"put", "get", "exist", "prefix"} == {r["op"] for r in d["rows"] if r["where"] == "remote"} and d["no_remote"] is None) or exit("remote: %s" % d)' <"$DIR/store.json" >"$DIR/ok"
+else
+    json 'd["no_remote"] is not None or exit("remote: %s" % d)' <"$DIR/store.json" >"$DIR/ok"
+fi
 equal "$(ls "$TMPDIR")" "" "what the benchmark leaves behind"
