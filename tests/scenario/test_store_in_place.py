@@ -10,7 +10,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from mcshm import *  # noqa: E402,F403
 
 MiB = 1 << 20
-agent = Agent("pool.size=128M", "store.size=256M", "store.extent_size=8M", "store.holds=2000", "store.lease_ms=100")
+agent = Agent("pool.size=128M", "store.size=64M", "store.extent_size=8M", "store.holds=2000", "store.lease_ms=100")
 c = Client(agent.socket, "reader", queue={"args_size": 4 * MiB})
 
 
@@ -197,6 +197,34 @@ equal(len(set(holds)), 2000, "each hold is one of its own")
 for i in range(0, 2000, 100):
     c.release(*holds[i:i + 100])
 await_(lambda: one(c.hold(b"one")).status == OK, "room for another hold")
+
+# extents that the store gives up are unmapped, and mapped anew under other ids
+c.removed("all", FORCE)
+
+
+def mappings():
+    return sum("mcshm" in line for line in open("/proc/self/maps"))
+
+
+most = 0
+for n in range(6):
+    for kind in (c.put, c.create):
+        keys = [b"%d/%d" % (n, i) for i in range(60)]
+        if kind == c.put:
+            kind(*[(k, bytes([n + 1]) * MiB) for k in keys])
+        else:
+            rs = kind(*[(k, MiB) for k in keys[:40]])
+            equal({r.status for r in rs}, {OK}, "created")
+            c.seal(*[r.hold for r in rs])
+        rs = [r for r in c.hold(*keys) if r.status == OK]
+        check(len(rs) >= 40, "held", len(rs))
+        if kind == c.put:
+            check(all(peek(r.address, 1) == bytes([n + 1]) for r in rs), "the right extents")
+        for i in range(0, len(rs), 20):
+            c.release(*[r.hold for r in rs[i:i + 20]])
+        c.removed("all", FORCE)
+        most = max(most, mappings())
+await_(lambda: c.exist(b"nobody") and mappings() <= 30, lambda: f"mappings to go: {mappings()} of {most}")
 
 # mappings end with the connection
 maps = open("/proc/self/maps").read().count("mcshm")
