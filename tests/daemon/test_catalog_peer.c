@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What other agents and a master say to a holder: leases, recalls, orders; and nonsense. */
+#include "agents.h"
+#include "daemon/catalog.h"
+#include "daemon/store.h"
+#include "daemon/store_wire.h"
+#include "store/object/directory.h"
+
+#define EXTENT (4u << 20)
+#define TENANT 7u
+
+struct holder {
+    struct ag g;
+    struct mcd_store st;
+    struct mcd_extent extent;
+    struct ag_raw raw;
+    uint32_t next_id;
+    /* what it was asked */
+    unsigned recalls;
+    bool silent; /* does not answer recalls */
+    struct mcd_wire_header recall;
+};
+
+static void want(void *context, uint64_t tenant, bool open, uint64_t size)
+{
+    (void)context;
+    (void)tenant;
+    (void)open;
+    (void)size;
+}
+
+static void nothing(void *context)
+{
+    (void)context;
+}
+
+static void idle(void *context, uint32_t extent)
+{
+    (void)context;
+    (void)extent;
+}
+
+static void event(void *context, const struct mco_event *e)
+{
+    (void)mco_events_add(((struct holder *)context)->st.events, e, NULL);
+}
+
+static void on_request(struct ag_raw *r, const struct mcd_wire_header *h, const uint8_t *m,
+                       size_t size)
+{
+    struct holder *x = r->context;
+
+    (void)m;
+    (void)size;
+    if (h->type != MCD_WIRE_STORE_RECALL)
+        return;
+    x->recalls++;
+    x->recall = *h;
+    if (!x->silent)
+        ag_raw_answer(r, h, MCS_OK, NULL);
+}
+
+static void turn(struct holder *x)
+{
+    ag_turn(&x->g, NULL);
+    ag_raw_run(&x->raw);
+}
+
+#define until(x, condition)                                                                        \
+    do {                                                                                           \
+        uint64_t end_ = mcd_now_ns() + UINT64_C(20000000000);                                      \
+        while (!(condition)) {                                                                     \
+            cr_assert(mcd_now_ns() < end_, "waited in vain for " #condition);                      \
+            turn(x);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static void init(struct holder *x)
+{
+    struct mco_options o = {.size = 2 * EXTENT,
+                            .extent_size = EXTENT,
+                            .objects = 1000,
+                            .high = 100,
+                            .low = 95,
+                            .policy = "lru",
+                            .lease_ns = 1000000000,
+                            .table_fd = -1,
+                            .context = x,
+                            .want = want,
+                            .idle = idle,
+                            .ready = nothing,
+                            .event = event};
+    struct mco_extent e = {.tenant = TENANT, .size = EXTENT, .page_size = 4096, .node = -1};
+    struct mco_recovered r;
+    char error[256] = "";
+
+    memset(x, 0, sizeof(*x));
+    ag_init(&x->g);
+    x->st.agent = x->g.agent;
+    cr_assert_eq(mco_events_create(1 << 20, &x->st.events), 0);
+    cr_assert_eq(mco_create(&o, &x->st.objects, error, sizeof(error)), 0, "%s", error);
+    mco_recover(x->st.objects, &r);
+    x->extent.map = aligned_alloc(4096, EXTENT);
+    x->extent.size = EXTENT;
+    x->extent.address = AG_ADDRESS;
+    e.address = AG_ADDRESS;
+    e.map = x->extent.map;
+    e.owner = &x->extent;
+    cr_assert_eq(mco_extent_add(x->st.objects, &e, &x->extent.handle), 0);
+    x->g.agent->store = &x->st;
+    cr_assert_eq(mcd_catalog_create(x->g.agent, &x->st.catalog, error, sizeof(error)), 0, "%s",
+                 error);
+    cr_assert_not_null(x->st.catalog);
+    mcd_catalog_extent(x->st.catalog, &x->extent, true);
+    ag_raw_call(&x->raw, &x->g, 77);
+    x->raw.request = on_request;
+    x->raw.context = x;
+    until(x, x->raw.ready != 0);
+    ag_raw_hello(&x->raw, "127.0.0.1:9");
+    until(x, x->raw.hellos != 0);
+}
+
+static void fini(struct holder *x)
+{
+    ag_raw_fini(&x->raw);
+    mcd_catalog_stop(x->st.catalog);
+    mcd_catalog_destroy(x->st.catalog);
+    x->st.catalog = NULL;
+    ag_settle(&x->g);
+    x->g.agent->store = NULL;
+    ag_fini(&x->g);
+    mco_destroy(x->st.objects);
+    mco_events_destroy(x->st.events);
+    free(x->extent.map);
+}
+
+static struct mco_version put(struct holder *x, const char *key, uint64_t sequence)
+{
+    struct mco_put p = {.key = mco_key(TENANT, key, (uint32_t)strlen(key)),
+                        .size = 1000,
+                        .version = {1, sequence},
+                        .flags = MCS_OBJECT_UPSERT};
+    struct mco_view v;
+
+    cr_assert_eq(mco_begin(x->st.objects, &p, &v), MCS_OK);
+    memset(v.data, 'x', 1000);
+    cr_assert_eq(mco_seal(x->st.objects, v.object, 99, true, 1), MCS_OK);
+    return v.version;
+}
+
+static bool is_there(struct holder *x, const char *key)
+{
+    struct mco_key k = mco_key(TENANT, key, (uint32_t)strlen(key));
+    uint8_t status;
+
+    return mco_exist(x->st.objects, &k, NULL, 1, 0, mcd_now_ns(), &status, NULL) == 1;
+}
+
+static void send_off(struct holder *x, uint16_t type, const ProtobufCMessage *m)
+{
+    struct mcd_wire_header h = {.type = type, .id = ++x->next_id, .deadline_ms = 10000};
+
+    x->raw.last = (struct mcd_wire_header){0};
+    cr_assert_eq(mcd_wire_send(x->raw.wire, &h, m), 0);
+}
+
+/* The status of its answer. */
+static uint32_t ask(struct holder *x, uint16_t type, const ProtobufCMessage *m)
+{
+    send_off(x, type, m);
+    until(x, x->raw.last.id == x->next_id);
+    return x->raw.last.status;
+}
+
+static uint32_t lease(struct holder *x, const char *const *keys, unsigned n, uint32_t ms,
+                      Mcd__StoreLeased **out)
+{
+    Mcd__StoreLease m = MCD__STORE_LEASE__INIT;
+    struct mcd_names names = {0};
+    uint32_t status;
+
+    for (unsigned i = 0; i < n; i++)
+        cr_assert_eq(mcd_names_add(&names, keys[i], (uint32_t)strlen(keys[i])), 0);
+    m.tenant = TENANT;
+    m.lease_ms = ms;
+    m.keys = mcd_names_data(&names);
+    status = ask(x, MCD_WIRE_STORE_LEASE, &m.base);
+    *out = mcd__store_leased__unpack(NULL, x->raw.size, x->raw.payload);
+    mcd_names_free(&names);
+    return status;
+}
+
+static void order_drop(struct holder *x, const char *key, uint64_t token, uint64_t upto)
+{
+    Mcd__StoreOrder m = MCD__STORE_ORDER__INIT;
+    struct mcd_names names = {0};
+    uint64_t tenant = TENANT, one = 1;
+
+    cr_assert_eq(mcd_names_add(&names, key, (uint32_t)strlen(key)), 0);
+    m.token = token;
+    m.kind = MCO_ORDER_DROP;
+    m.keys = mcd_names_data(&names);
+    m.n_tenant = m.n_version_token = m.n_version_sequence = 1;
+    m.tenant = &tenant;
+    m.version_token = &one;
+    m.version_sequence = &upto;
+    send_off(x, MCD_WIRE_STORE_ORDER, &m.base);
+    mcd_names_free(&names);
+}
+
+Test(catalog_peer, leases_what_is_there)
+{
+    static const char *const keys[] = {"there", "nowhere"};
+    struct mco_key there = mco_key(TENANT, "there", 5);
+    struct holder x;
+    Mcd__StoreLeased *m;
+    struct mco_listed l;
+    uint8_t bytes[64];
+
+    init(&x);
+    put(&x, "there", 4);
+    cr_assert_eq(lease(&x, keys, 2, 5000, &m), MCS_OK);
+    cr_assert_not_null(m);
+    cr_assert(m->status.len == 2 && m->status.data[0] == MCS_OK &&
+              m->status.data[1] == MCS_NOT_FOUND);
+    cr_assert(m->version_token[0] == 1 && m->version_sequence[0] == 4 && m->size[0] == 1000 &&
+              m->crc[0] == 99 && m->summed.data[0] == 1 && m->lease_ms == 5000);
+    cr_assert(m->address[0] >= AG_ADDRESS && m->address[0] + 1000 <= AG_ADDRESS + EXTENT);
+    cr_assert_eq(x.extent.map[m->address[0] - AG_ADDRESS], 'x');
+    l.key.bytes = bytes;
+    cr_assert(mco_stat(x.st.objects, &there, &l));
+    cr_assert_gt(l.lease_until, mcd_now_ns());
+    mcd__store_leased__free_unpacked(m, NULL);
+    fini(&x);
+}
+
+Test(catalog_peer, a_drop_is_confirmed_when_who_leases_it_has_forgotten_it)
+{
+    static const char *const keys[] = {"k"};
+    struct holder x;
+    Mcd__StoreLeased *m;
+
+    init(&x);
+    put(&x, "k", 4);
+    order_drop(&x, "k", 5, 3);
+    until(&x, x.raw.last.id == x.next_id);
+    cr_assert(is_there(&x, "k"), "a later life than the order's");
+    cr_assert_eq(x.recalls, 0u);
+
+    cr_assert_eq(lease(&x, keys, 1, 60000, &m), MCS_OK);
+    mcd__store_leased__free_unpacked(m, NULL);
+    x.silent = true;
+    order_drop(&x, "k", 5, 4);
+    until(&x, x.recalls == 1);
+    cr_assert(!is_there(&x, "k"));
+    for (int i = 0; i < 20; i++)
+        turn(&x);
+    cr_assert_eq(x.raw.last.id, 0u, "not before the recall is answered");
+    ag_raw_answer(&x.raw, &x.recall, MCS_OK, NULL);
+    until(&x, x.raw.last.id == x.next_id);
+    cr_assert_eq(x.raw.last.status, MCS_OK);
+    fini(&x);
+}
+
+Test(catalog_peer, a_lease_that_nobody_gives_back_runs_out)
+{
+    static const char *const keys[] = {"k"};
+    struct holder x;
+    Mcd__StoreLeased *m;
+    uint64_t begun;
+
+    init(&x);
+    put(&x, "k", 4);
+    begun = mcd_now_ns();
+    cr_assert_eq(lease(&x, keys, 1, 300, &m), MCS_OK);
+    mcd__store_leased__free_unpacked(m, NULL);
+    x.silent = true;
+    order_drop(&x, "k", 5, 4);
+    until(&x, x.raw.last.id == x.next_id);
+    cr_assert_geq(mcd_now_ns() - begun, 300u * 1000000u);
+    cr_assert_eq(x.recalls, 1u);
+    fini(&x);
+}
+
+Test(catalog_peer, orders_of_a_former_leader_are_refused)
+{
+    struct mcd_catalog_stats s;
+    struct holder x;
+
+    init(&x);
+    put(&x, "k", 4);
+    order_drop(&x, "none", 9, 4);
+    until(&x, x.raw.last.id == x.next_id);
+    cr_assert_eq(x.raw.last.status, MCS_OK, "what is not there is dropped");
+    cr_assert_eq(mco_token(x.st.objects), 9u);
+    order_drop(&x, "k", 8, 4);
+    until(&x, x.raw.last.id == x.next_id);
+    cr_assert_eq(x.raw.last.status, MCS_FENCED);
+    cr_assert(is_there(&x, "k"));
+    mcd_catalog_get_stats(x.st.catalog, &s);
+    cr_assert_eq(s.fenced, 1u);
+    fini(&x);
+}
+
+Test(catalog_peer, the_store_is_opened_by_its_own_name_alone)
+{
+    Mcd__Open m = MCD__OPEN__INIT;
+    struct holder x;
+    Mcd__Opened *o;
+
+    init(&x);
+    m.name = (char *)MCD_STORE_SEGMENT;
+    m.tenant = 12345;
+    cr_assert_eq(ask(&x, MCD_WIRE_OPEN, &m.base), MCS_OK);
+    o = mcd__opened__unpack(NULL, x.raw.size, x.raw.payload);
+    cr_assert(o != NULL && o->incarnation != 0);
+    mcd__opened__free_unpacked(o, NULL);
+    m.name = (char *)"\001stores";
+    cr_assert_eq(ask(&x, MCD_WIRE_OPEN, &m.base), MCS_NOT_FOUND);
+    m.name = (char *)"";
+    cr_assert_eq(ask(&x, MCD_WIRE_OPEN, &m.base), MCS_NOT_FOUND, "it is nobody's only segment");
+    fini(&x);
+}
+
+Test(catalog_peer, nonsense_is_refused_and_counted)
+{
+    static uint8_t many[3 * (MCD_NAMES_KEYS + 1)];
+    uint8_t bad[] = {0, 0}, good[] = {1, 0, 'k'};
+    uint64_t two[2] = {1, 2};
+    uint32_t from = 3;
+    Mcd__StoreLease lease_m = MCD__STORE_LEASE__INIT;
+    Mcd__StoreRecall recall = MCD__STORE_RECALL__INIT;
+    Mcd__StoreOrder order = MCD__STORE_ORDER__INIT;
+    struct holder x;
+    uint64_t before;
+
+    init(&x);
+    put(&x, "k", 4);
+    before = x.g.cluster->wire_stats.malformed;
+    for (unsigned i = 0; i <= MCD_NAMES_KEYS; i++)
+        memcpy(many + 3 * (size_t)i, good, 3);
+    cr_assert_eq(ask(&x, MCD_WIRE_STORE_LEASE, &lease_m.base), MCS_PROTOCOL, "no key");
+    lease_m.keys = (ProtobufCBinaryData){.data = bad, .len = sizeof(bad)};
+    cr_assert_eq(ask(&x, MCD_WIRE_STORE_LEASE, &lease_m.base), MCS_PROTOCOL, "an empty key");
+    lease_m.keys = (ProtobufCBinaryData){.data = many, .len = sizeof(many)};
+    cr_assert_eq(ask(&x, MCD_WIRE_STORE_LEASE, &lease_m.base), MCS_PROTOCOL, "too many");
+
+    recall.keys = (ProtobufCBinaryData){.data = good, .len = sizeof(good)};
+    cr_assert_eq(ask(&x, MCD_WIRE_STORE_RECALL, &recall.base), MCS_PROTOCOL, "no versions");
+    recall.n_tenant = recall.n_version_token = recall.n_version_sequence = 2;
+    recall.tenant = recall.version_token = recall.version_sequence = two;
+    cr_assert_eq(ask(&x, MCD_WIRE_STORE_RECALL, &recall.base), MCS_PROTOCOL, "too many of them");
+
+    order.keys = (ProtobufCBinaryData){.data = good, .len = sizeof(good)};
+    order.kind = MCO_ORDER_DROP;
+    cr_assert_eq(ask(&x, MCD_WIRE_STORE_ORDER, &order.base), MCS_PROTOCOL, "no versions");
+    order.n_tenant = order.n_version_token = order.n_version_sequence = 1;
+    order.tenant = order.version_token = order.version_sequence = two;
+    order.kind = 77;
+    cr_assert_eq(ask(&x, MCD_WIRE_STORE_ORDER, &order.base), MCS_PROTOCOL, "no such order");
+    order.kind = MCO_ORDER_COPY;
+    cr_assert_eq(ask(&x, MCD_WIRE_STORE_ORDER, &order.base), MCS_PROTOCOL, "from nowhere");
+    order.n_from = 1;
+    order.from = &from;
+    cr_assert_eq(ask(&x, MCD_WIRE_STORE_ORDER, &order.base), MCS_PROTOCOL, "no such host");
+    cr_assert_eq(x.g.cluster->wire_stats.malformed, before + 9);
+    cr_assert(is_there(&x, "k"));
+    cr_assert_eq(x.raw.broken, 0u, "whoever says it is told, and goes on");
+    fini(&x);
+}
