@@ -6,6 +6,7 @@
 #include "catalog_internal.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +45,8 @@ static void answer_alone(struct mcd_ask *a, enum mcs_status missing)
 
 static struct mcd_catalog *catalog_of(const struct mcd_engine *g)
 {
-    return g->o.store == NULL ? NULL : g->o.store->catalog;
+    /* partner: mcd_catalog_create(), mcd_catalog_destroy() */
+    return g->o.store == NULL ? NULL : mcs_load_acquire(&g->o.store->catalog);
 }
 
 /* What the cache of places tells. True: all of it. */
@@ -270,7 +272,7 @@ int mcd_catalog_create(struct mcd_agent *a, struct mcd_catalog **out, char *erro
         return -ENOMEM;
     }
     mcd_alarm_set(a, &c->alarm, mcd_now_ns());
-    *out = c;
+    mcs_store_release(out, c); /* partner: catalog_of() */
     return 0;
 }
 
@@ -289,11 +291,24 @@ void mcd_catalog_stop(struct mcd_catalog *c)
     mcd_catalog_poll(c);
 }
 
+/* No engine has it in its hands any more. Engines turn, unless the start has failed before they did. */
+static void leave_engines(struct mcd_catalog *c)
+{
+    uint64_t end = mcd_now_ns() + 1000 * MCD_MS;
+    struct mcd_grace grace;
+
+    mcs_store_release(&c->store->catalog, NULL); /* partner: catalog_of() */
+    mcd_grace_begin(&grace, c->agent->engines, c->agent->nengines);
+    while (!mcd_grace_over(&grace) && mcd_now_ns() < end)
+        sched_yield();
+}
+
 void mcd_catalog_destroy(struct mcd_catalog *c)
 {
     if (c == NULL)
         return;
     mcd_catalog_stop(c);
+    leave_engines(c);
     c->polling = true; /* no round any more */
     begin_asked(c);    /* of an engine that had not seen that it stops */
     while (c->calls != NULL) {
@@ -336,6 +351,7 @@ void mcd_catalog_peer(struct mcd_catalog *c, struct mcd_peer *p, bool up)
 {
     (void)p;
     (void)up;
+    c->stir++;
     mcd_catalog_soon(c); /* not from inside the peer */
 }
 
@@ -359,8 +375,10 @@ bool mcd_catalog_on_message(struct mcd_catalog *c, struct mcd_peer *p,
 void mcd_catalog_leader(struct mcd_catalog *c, const char *address, uint64_t token,
                         struct mcd_master *master)
 {
-    if (strcmp(c->leader, address) == 0 && c->leader_token == token && c->master == master)
+    if (strcmp(c->leader, address) == 0 && c->told_token == token && c->master == master)
         return;
+    c->told_token = token;
+    c->stir++;
     snprintf(c->leader, sizeof(c->leader), "%s", address);
     c->leader_token = token;
     c->master = master;

@@ -268,6 +268,7 @@ static void opened(void *context, uint32_t status, const char *text, struct mcd_
         mcd_log_limited(MCD_LOG_WARNING, "the store of %s cannot be reached: %s", h->address, text);
     }
     h->retry_at = mcd_now_ns() + RETRY_NS;
+    c->stir++;
     c->again = true;
     mcd_catalog_poll(c);
 }

@@ -142,6 +142,8 @@ struct mcd_catalog {
     uint64_t now, due; /* ns: of this round; when the next one is due */
     struct mcd_alarm alarm;
     struct mcd_op *ops;
+    uint32_t stir;   /* counts what all ops may have waited for */
+    uint64_t flight; /* bytes of questions under way, and of their answers, about */
     struct mcd_holder *holders;
     struct mcd_reach *reaches;
     struct mcd_store_call *calls;
@@ -149,7 +151,7 @@ struct mcd_catalog {
     uint32_t next_own;
     /* the leader */
     char leader[MCD_ADDRESS_TEXT_MAX];
-    uint64_t leader_token;
+    uint64_t leader_token, told_token; /* of its answers; of who told that it leads */
     struct mcd_master *master;
     /* catalog_report.c */
     struct {

@@ -132,6 +132,7 @@ void mcd_op_elsewhere(struct mcd_op *op, uint32_t i, enum mcs_status why)
         mcd_op_again(op, i, why);
     } else {
         k->step = STEP_MASTER;
+        op->due = 0;
         op->catalog->again = true;
     }
 }
@@ -155,13 +156,44 @@ static void failed(struct mcd_op *op, const struct mcd_op_call *oc, uint32_t sta
 
 static void run(struct mcd_op *op);
 
+/* Keys that go into one message, from `first` on. */
+struct batch {
+    struct mcd_names keys;
+    struct mcd_op_call *call;
+};
+
+/* A question goes out, and its answer has come: about how much of the wires they take. */
+static void take_off(struct mcd_op *op, struct batch *b)
+{
+    b->call->cost = b->keys.size + b->keys.n * ANSWER_BYTES;
+    op->catalog->flight += b->call->cost;
+    op->calls++;
+}
+
+static void land(struct mcd_op *op, const struct mcd_op_call *oc)
+{
+    op->catalog->flight -= oc->cost;
+    op->calls--;
+}
+
+/* May it ask more now? A wire that is not read as fast as it is written to breaks. */
+static bool may_ask(struct mcd_op *op)
+{
+    if (op->left == 0 || op->calls >= CALLS_MAX)
+        return false;
+    if (op->catalog->flight < FLIGHT_MAX)
+        return true;
+    mcd_op_later(op, SOON_NS);
+    return false;
+}
+
 static void on_answer(struct mcd_store_call *sc, uint32_t status, const uint8_t *payload,
                       size_t size)
 {
     struct mcd_op_call *oc = (struct mcd_op_call *)sc;
     struct mcd_op *op = oc->op;
 
-    op->calls--;
+    land(op, oc);
     if (op->ask != NULL) {
         if (status != MCS_OK || payload == NULL || !mcd_op_take_answer(op, oc, payload, size))
             failed(op, oc, status);
@@ -174,12 +206,6 @@ static void on_answer(struct mcd_store_call *sc, uint32_t status, const uint8_t 
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
-
-/* Keys that go into one message, from `first` on. */
-struct batch {
-    struct mcd_names keys;
-    struct mcd_op_call *call;
-};
 
 static int batch_begin(struct batch *b, struct mcd_op *op)
 {
@@ -335,10 +361,10 @@ static bool ask_master(struct mcd_op *op)
         for (uint32_t j = 0; j < b.call->n; j++)
             op->keys[b.call->index[j]].step = STEP_ASKED;
         b.call->sent = op->catalog->now;
-        op->calls++;
+        take_off(op, &b);
         res = send_master(op, &b);
         if (res != 0) {
-            op->calls--;
+            land(op, b.call);
             failed(op, b.call, MCS_NO_DIRECTORY);
         }
     } else if (res == 0) {
@@ -384,10 +410,10 @@ static bool ask_holder(struct mcd_op *op)
         b.call->sent = op->catalog->now = mcd_now_ns();
         for (uint32_t j = 0; j < b.call->n; j++)
             op->keys[b.call->index[j]].step = STEP_ASKED;
-        op->calls++;
+        take_off(op, &b);
         res = send_lease(op, h, &b);
         if (res != 0) {
-            op->calls--;
+            land(op, b.call);
             failed(op, b.call, MCS_PEER_UNREACHABLE);
             free(b.call);
             res = 0; /* others may be reached */
@@ -456,17 +482,20 @@ static void run(struct mcd_op *op)
 
     if (op->ask == NULL)
         return;
+    op->stir = c->stir;
     if (c->now >= op->ask->deadline)
         give_up(op, MCS_TIMEOUT);
     op->due = op->ask->deadline;
     if (c->report.joined || (op->ask->kind != MCD_ASK_START && op->ask->kind != MCD_ASK_END)) {
-        while (op->left != 0 && op->calls < CALLS_MAX && ask_master(op)) {
+        while (may_ask(op) && ask_master(op)) {
             /* each sends one message */
         }
+    } else if (op->ask->deadline < c->now + LAST_NS) {
+        give_up(op, MCS_NO_DIRECTORY);
     } else {
         mcd_op_later(op, AGAIN_NS);
     }
-    while (op->left != 0 && op->calls < CALLS_MAX && ask_holder(op)) {
+    while (may_ask(op) && ask_holder(op)) {
         /* likewise */
     }
     if (op->left != 0 && op->ask->kind == MCD_ASK_PULL) {
@@ -526,6 +555,7 @@ void mcd_op_pulled(struct mcd_op *op, uint32_t i, enum mcs_status status)
         else
             mcd_op_over(op, i, status);
     }
+    op->due = 0;
     op->catalog->again = true;
     try_end(op);
 }
@@ -627,7 +657,10 @@ void mcd_ops_poll(struct mcd_catalog *c)
             /* what was begun at the master is told, so that it can be undone: START waits for its answer */
             if (op->ask->kind != MCD_ASK_START || op->calls == 0)
                 give_up(op, MCS_CANCELED);
-        run(op);
+        if (op->left == 0 || op->stir != c->stir || op->due <= c->now)
+            run(op);
+        else
+            mcd_catalog_due(c, op->due);
     }
 }
 

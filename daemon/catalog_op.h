@@ -5,6 +5,8 @@
 
 #include "catalog_internal.h"
 
+#define ANSWER_BYTES 48u /* of one key in an answer, about */
+#define FLIGHT_MAX (3u << 20)
 #define CALLS_MAX 4u            /* of one op at a time */
 #define TRIES 3u                /* of a key whose holders say that they have it not, */
 #define TRIES_AWAY 8u           /* or cannot be reached */
@@ -38,7 +40,8 @@ struct mcd_op {
     uint32_t n, left; /* keys; without an answer */
     unsigned calls;   /* under way */
     unsigned pulls, recalls;
-    uint64_t due; /* ns: when those that wait go on */
+    uint64_t due;  /* ns: when those that wait go on */
+    uint32_t stir; /* the catalog's, when it was looked at last */
     uint64_t
         told; /* number of the event that the leader has to have heard of: what was pulled is known there */
     bool from;    /* the holder is given: the master is not asked */
@@ -50,6 +53,7 @@ struct mcd_op_call {
     struct mcd_op *op;
     struct mcd_holder *holder; /* NULL: the master */
     uint64_t sent;             /* ns */
+    uint64_t cost;             /* bytes that it has in `flight` */
     uint32_t n;
     uint32_t index[];
 };

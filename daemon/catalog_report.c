@@ -101,6 +101,7 @@ static void reported(struct mcd_store_call *sc, uint32_t status, const uint8_t *
     (void)size;
     free(sc);
     c->report.reporting = NULL;
+    c->stir++;
     c->again = true;
     if (status == MCS_OK) {
         c->stats.reports++;
@@ -227,6 +228,7 @@ static void joined(struct mcd_store_call *sc, uint32_t status, const uint8_t *pa
 
     free(sc);
     c->report.joining = NULL;
+    c->stir++;
     c->again = true;
     if (status == MCS_OK && m != NULL && m->token < known) {
         c->stats.fenced++; /* it leads no more, and does not know it */
