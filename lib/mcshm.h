@@ -580,7 +580,8 @@ mcshm_status mcshm_objects(mcshm_queue *q, const mcshm_object_request *r,
 /* Removes by pattern; *removed (may be NULL): how many. Control calls: may take long. flags: MCSHM_OBJECT_FORCE, _LOCAL. */
 mcshm_status mcshm_objects_remove_prefix(mcshm *c, const void *prefix, size_t size, uint32_t flags,
                                          uint64_t *removed);
-/* POSIX extended regular expression, matched anywhere in keys without a NUL. INVALID_ARGUMENT: regcomp() refuses it. */
+/* A regular expression of PCRE2's, of which POSIX extended ones are a part, matched anywhere in a key, which may have any
+ * bytes. INVALID_ARGUMENT: PCRE2 refuses it, or it takes too much time or memory. */
 mcshm_status mcshm_objects_remove_regex(mcshm *c, const char *regex, uint32_t flags,
                                         uint64_t *removed);
 mcshm_status mcshm_objects_remove_all(mcshm *c, uint32_t flags, uint64_t *removed);

@@ -324,7 +324,7 @@ enum mcs_objects {
     MCS_OBJECTS_LIST,   /* keys that begin with `text`, `limit` at most, after the first `skip` */
     MCS_OBJECTS_STAT,   /* the object with key `text`: size, version, where, pins, leases */
     MCS_OBJECTS_PREFIX, /* removes those that begin with `text` */
-    MCS_OBJECTS_REGEX,  /* removes those that match it, a POSIX extended regular expression */
+    MCS_OBJECTS_REGEX,  /* removes those that match it, a regular expression (PCRE2) */
     MCS_OBJECTS_ALL,    /* removes all of the tenant's */
     MCS_OBJECTS_DRAIN, /* of the agent "host:port" in `text`: moves its objects elsewhere; root's or the agent's user's */
     MCS_OBJECTS_UNDRAIN,
