@@ -292,6 +292,9 @@ static void engines(const struct mcd_agent *a, FILE *out)
          sum(a, AT(retries))},
         {"checksum_errors_total", "counter", "Objects whose checksum was wrong when they were read",
          sum(a, AT(damaged))},
+        {"checksum_bytes_total", "counter", "Bytes that checksums were computed over",
+         sum(a, AT(summed_bytes))},
+        {"checksum_ns_total", "counter", "Nanoseconds that this took", sum(a, AT(summed_ns))},
         {"released_total", "counter", "Holds that were given back", sum(a, AT(released))},
     };
 

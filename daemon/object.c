@@ -10,6 +10,7 @@
 #include "session.h"
 #include "shm/failpoint.h"
 #include "tenant.h"
+#include "transports/crc32c.h"
 
 #define IDLE_MAX 64u    /* states that are kept for later requests */
 #define WINDOWS_MAX 16u /* windows likewise */
@@ -176,6 +177,16 @@ struct mco_hint mcd_object_hint(const struct mcd_object *r, const struct mco_key
                              .previous = previous,
                              .position = r->args.position + index,
                              .length = r->args.position + r->args.count};
+}
+
+uint32_t mcd_object_sum(struct mcd_engine *g, uint32_t crc, const void *data, uint64_t size)
+{
+    uint64_t from = mcs_ticks();
+
+    crc = mct_crc32c(crc, data, size);
+    mcs_count(&g->counters.objects.summed_bytes, size);
+    mcs_count(&g->counters.objects.summed_ns, mcd_ticks_to_ns(g, mcs_ticks() - from));
+    return crc;
 }
 
 static void leave_space(struct mcd_object *r)

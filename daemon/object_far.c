@@ -13,7 +13,6 @@
 #include "fault.h"
 #include "object_work.h"
 #include "session.h"
-#include "transports/crc32c.h"
 
 #define LONG_LEASE_MS 60000u /* of a second try */
 #define TRIES 2u             /* reads of a key from other hosts */
@@ -287,7 +286,8 @@ static void again(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *i
 }
 
 /* CRC32C of what lies in the caller's memory. True: through. */
-static bool sum_pieces(struct mcd_object *r, struct mcd_item *it, uint64_t *budget)
+static bool sum_pieces(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it,
+                       uint64_t *budget)
 {
     while (it->done < it->view.size && it->piece < it->pieces) {
         struct mcs_object_piece p;
@@ -302,7 +302,7 @@ static bool sum_pieces(struct mcd_object *r, struct mcd_item *it, uint64_t *budg
         n = n < it->view.size - it->done ? n : it->view.size - it->done;
         n = n < SUM_SLICE ? n : SUM_SLICE;
         n = n < *budget ? n : *budget;
-        it->crc = mct_crc32c(it->crc, at + it->piece_done, n);
+        it->crc = mcd_object_sum(g, it->crc, at + it->piece_done, n);
         it->done += n;
         it->piece_done += n;
         if (it->piece_done == p.length) {
@@ -337,7 +337,7 @@ static bool check(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *i
         it->piece_done = it->done = 0;
         it->crc = 0;
     }
-    if (sums && !sum_pieces(r, it, budget))
+    if (sums && !sum_pieces(g, r, it, budget))
         return false;
     if (sums && it->crc != it->view.crc) {
         mcs_count(&g->counters.objects.damaged, 1);

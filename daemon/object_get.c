@@ -10,7 +10,6 @@
 #include "object_work.h"
 #include "session.h"
 #include "shm/failpoint.h"
-#include "transports/crc32c.h"
 
 #define GROUP 16u             /* slices posted together */
 #define SUM_SLICE (32u << 10) /* bytes that are summed while the cache has them */
@@ -97,10 +96,10 @@ enum mcs_status mcd_object_copy(struct mcd_engine *g, struct mcd_object *r, stru
             g->moved += s->length;
             if (sum) { /* one by one */
                 if (!put)
-                    it->crc = mct_crc32c(it->crc, s->remote, s->length);
+                    it->crc = mcd_object_sum(g, it->crc, s->remote, s->length);
                 g->local_ops->post(g->local, &c.posted[c.n], 1);
                 if (put)
-                    it->crc = mct_crc32c(it->crc, s->remote, s->length);
+                    it->crc = mcd_object_sum(g, it->crc, s->remote, s->length);
             }
         }
         if (!sum && c.n != 0)
@@ -194,7 +193,7 @@ static void end_here(struct mcd_engine *g, struct mcd_item *it, enum mcs_status 
 }
 
 /* The whole object's checksum, before anything of it is given out. BUSY: the budget is used up. */
-static enum mcs_status sum_first(struct mcd_item *it, uint64_t *budget)
+static enum mcs_status sum_first(struct mcd_engine *g, struct mcd_item *it, uint64_t *budget)
 {
     while (it->done < it->view.size) {
         uint64_t n = it->view.size - it->done;
@@ -202,7 +201,7 @@ static enum mcs_status sum_first(struct mcd_item *it, uint64_t *budget)
         if (*budget == 0)
             return MCS_BUSY;
         n = n < *budget ? n : *budget;
-        it->crc = mct_crc32c(it->crc, it->view.data + it->done, n);
+        it->crc = mcd_object_sum(g, it->crc, it->view.data + it->done, n);
         it->done += n;
         mcd_object_pay(budget, n);
     }
@@ -237,7 +236,7 @@ static enum mcs_status give(struct mcd_engine *g, struct mcd_object *r, struct m
     if (!is_hold(r) && !in_ranges(r) && it->size < it->view.size)
         error = MCS_TOO_SMALL;
     else if (first && !it->verified)
-        error = sum_first(it, budget);
+        error = sum_first(g, it, budget);
     if (error == MCS_OK && first && !it->verified) {
         it->verified = true;
         it->done = 0;

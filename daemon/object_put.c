@@ -13,7 +13,6 @@
 #include "object_work.h"
 #include "session.h"
 #include "shm/failpoint.h"
-#include "transports/crc32c.h"
 
 #define SEAL_SLICE (256u << 10) /* bytes summed between looks at the budget */
 
@@ -388,7 +387,7 @@ static enum mcs_status seal_one(struct mcd_engine *g, struct mcd_object *r, stru
             return MCS_BUSY;
         n = n < SEAL_SLICE ? n : SEAL_SLICE;
         n = n < *budget ? n : *budget;
-        it->crc = mct_crc32c(it->crc, it->view.data + it->done, n);
+        it->crc = mcd_object_sum(g, it->crc, it->view.data + it->done, n);
         it->done += n;
         mcd_object_pay(budget, n);
     }

@@ -197,6 +197,9 @@ static inline void mcd_object_pay(uint64_t *budget, uint64_t cost)
 struct mco_hint mcd_object_hint(const struct mcd_object *r, const struct mco_key *key,
                                 uint32_t index, uint64_t previous);
 
+/* Continues a checksum; what it takes is counted. */
+uint32_t mcd_object_sum(struct mcd_engine *g, uint32_t crc, const void *data, uint64_t size);
+
 /* ---- the ops: on by up to *budget ------------------------------------------------------- */
 
 enum mcd_run mcd_object_exist(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget);
