@@ -407,24 +407,23 @@ static bool give_back_empty(struct mco_store *s, const struct mco_arena *a, stru
 }
 
 /* Begins to empty an extent of the arena. False: none can be. */
-static bool drain_one(struct mco_store *s, struct mco_arena *from, uint64_t now,
+static bool drain_one(struct mco_store *s, struct mco_arena *from, unsigned *looks, uint64_t now,
                       struct mco_after *after)
 {
     struct mco_policy_entry *e = NULL;
     struct mco_space *sp = NULL;
-    unsigned looks = 0;
 
-    if (from == NULL || from->policy == NULL)
+    if (from == NULL || from->policy == NULL || from->spaces == 0)
         return false;
     for (uint32_t i = from->first; s->empty != 0 && i != MCO_NONE && sp == NULL;
          i = s->spaces[i].next)
         if (s->spaces[i].count == 0 && !s->spaces[i].idle && s->spaces[i].there)
             sp = &s->spaces[i];
-    while (sp == NULL && looks < DRAIN_LOOKS && (e = from->ops->next(from->policy, e)) != NULL) {
+    while (sp == NULL && *looks < DRAIN_LOOKS && (e = from->ops->next(from->policy, e)) != NULL) {
         const struct mco_record *r = mco_record_at(s, mco_entry_number(s, e));
 
-        looks++;
-        if (r->node != MCO_NONE && can_drain(s, mco_space_of(s, r), now, &looks))
+        ++*looks;
+        if (r->node != MCO_NONE && can_drain(s, mco_space_of(s, r), now, looks))
             sp = mco_space_of(s, r);
     }
     if (sp == NULL)
@@ -436,17 +435,25 @@ static bool drain_one(struct mco_store *s, struct mco_arena *from, uint64_t now,
     return true;
 }
 
-/* For `a`, from its own ones if they are too small. */
-static bool drain_for(struct mco_store *s, struct mco_arena *a, uint64_t need, uint64_t now,
-                      struct mco_after *after)
+/* For `a`: of its own ones if they are too small, of who has more than its share, of its tenant's other kind; where nothing
+ * of its own can go, of anybody. */
+static bool drain_for(struct mco_store *s, struct mco_arena *a, uint64_t need, bool nothing,
+                      uint64_t now, struct mco_after *after)
 {
-    if (s->drains != MCO_NONE || s->o.idle == NULL)
-        return s->drains != MCO_NONE;
-    return (need > s->o.extent_size && drain_one(s, a, now, after)) ||
-           drain_one(s, giver(s, a), now, after);
-}
+    unsigned looks = 0;
+    bool drains = s->drains != MCO_NONE;
 
-/* ---- room ----------------------------------------------------------------------------------------------- */
+    if (drains || s->o.idle == NULL)
+        return drains;
+    drains = (need > s->o.extent_size && drain_one(s, a, &looks, now, after)) ||
+             drain_one(s, giver(s, a), &looks, now, after) ||
+             drain_one(s, &a->tenant->arenas[!a->open], &looks, now, after);
+    for (uint32_t i = 0; nothing && !drains && i < s->tenants_size && looks < DRAIN_LOOKS; i++)
+        for (unsigned k = 0; k < 2 && !drains; k++)
+            if (s->tenants[i] != NULL && s->tenants[i] != a->tenant)
+                drains = drain_one(s, &s->tenants[i]->arenas[k], &looks, now, after);
+    return drains;
+}
 
 static bool may_grow(const struct mco_store *s, const struct mco_arena *a)
 {
@@ -576,7 +583,7 @@ enum mcs_status mco_make_space(struct mco_store *s, struct mco_arena *a, uint64_
     /* who has less than others grows beside that */
     if (gone != GONE || (s->drains == MCO_NONE && s->tenants_used > 1 && giver(s, a) != NULL &&
                          giver(s, a)->tenant != a->tenant)) {
-        bool drains = drain_for(s, a, need, now, after);
+        bool drains = drain_for(s, a, need, gone == STAYS && !held, now, after);
 
         held = held || drains;
         if (drains)

@@ -97,6 +97,8 @@ int mco_extent_remove(struct mco_store *s, uint32_t id)
         res = -EBUSY;
     } else {
         s->removed_at = mco_clock();
+        if (s->starving != NULL)
+            s->starving->refused_until = 0; /* it asks again */
         mco_extent_record_free(s, sp->record);
         mco_space_gone(s, sp);
         mco_space_freed(s, &after);

@@ -257,6 +257,8 @@ enum mcs_status mco_take_space(struct mco_store *s, struct mco_arena *a, uint32_
             break;
         status = rounds++ < 4 ? mco_make_space(s, a, size, now, after) : MCS_BUSY;
     }
+    if (status == MCS_OK && s->starving == a)
+        s->starving = NULL;
     return status;
 }
 
