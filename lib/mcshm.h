@@ -551,7 +551,8 @@ typedef struct mcshm_object_result {
 
 /*
  * Submits one request as the batch's next task. Errors as mcshm_submit(), and: BAD_KEY; TOO_MANY_TASKS; ARGS_FULL
- * (retry later; INVALID_ARGUMENT when it will never fit). Nothing was submitted then.
+ * (free batches whose results have been taken, which keep their place until then; INVALID_ARGUMENT when it will
+ * never fit). Nothing was submitted then.
  */
 mcshm_status mcshm_submit_objects(mcshm_queue *q, mcshm_batch batch, const mcshm_object_request *r);
 

@@ -110,3 +110,9 @@ if [ -w /dev/full ]; then
     printf x | mcshm put x - >/dev/null
     expect_exit 1 mcshm get x /dev/full
 fi
+
+# sizes that are none, in the agent's configuration
+for size in 4gb '10 MB' -1 ''; do
+    expect_exit 1 "$B/bin/mcshmd" --check --set "agent.socket=$DIR/none" --set "store.size=$size"
+    grep -q "\[store\] size = '$size'" "$DIR/stderr" || fail "store.size=$size: $(cat "$DIR/stderr")"
+done
