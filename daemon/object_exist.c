@@ -7,9 +7,10 @@
 #include "object_work.h"
 
 #define GROUP 64u
-#define GROUP_TEXT (GROUP * 256u) /* bytes of a group's keys */
-#define FAR_KEYS 4096u            /* of one question */
-#define FAR_TEXT 64u              /* bytes of a key, in the mean */
+#define GROUP_TEXT (GROUP * 256u) /* bytes of keys, from which on a group takes no more */
+#define GROUP_TEXT_MAX (GROUP_TEXT + MCS_KEY_MAX)
+#define FAR_KEYS 4096u /* of one question */
+#define FAR_TEXT 64u   /* bytes of a key, in the mean */
 
 /* Keys of one look into the store. */
 struct group {
@@ -18,7 +19,7 @@ struct group {
     struct mco_key keys[GROUP];
     struct mco_hint hints[GROUP];
     uint8_t status[GROUP];
-    uint8_t text[GROUP_TEXT + MCS_KEY_MAX];
+    uint8_t text[GROUP_TEXT_MAX];
 };
 
 static void far_done(struct mcd_engine *g, struct mcd_ask *a)
@@ -35,7 +36,7 @@ static void far_done(struct mcd_engine *g, struct mcd_ask *a)
 static struct mcd_far *far_of(struct mcd_engine *g, struct mcd_object *r)
 {
     uint32_t room = r->args.count < FAR_KEYS ? r->args.count : FAR_KEYS;
-    uint32_t text = room * FAR_TEXT + MCS_KEY_MAX;
+    uint32_t text = room * FAR_TEXT + GROUP_TEXT_MAX;
     struct mcd_far *f = r->far;
 
     if (f != NULL)
@@ -67,7 +68,7 @@ static struct mcd_far *far_of(struct mcd_engine *g, struct mcd_object *r)
 
 static bool far_full(const struct mcd_far *f)
 {
-    return f != NULL && (f->n == f->room || f->text_used + MCS_KEY_MAX > f->text_room);
+    return f != NULL && (f->n == f->room || f->text_used + GROUP_TEXT_MAX > f->text_room);
 }
 
 static void far_add(struct mcd_far *f, uint32_t index, const struct mco_key *key)
@@ -86,7 +87,7 @@ static void take_group(struct mcd_object *r, struct group *k, uint64_t *budget)
     uint32_t used = 0;
 
     k->n = k->taken = 0;
-    while (k->taken < GROUP && r->next + k->taken < r->args.count && used <= GROUP_TEXT &&
+    while (k->taken < GROUP && r->next + k->taken < r->args.count && used < GROUP_TEXT &&
            (k->taken == 0 || *budget >= MCD_KEY_COST) &&
            (r->far == NULL || r->far->n + k->n < r->far->room)) {
         struct mcs_object_key record;

@@ -458,6 +458,34 @@ Test(object_far, exist_asks_once_for_what_is_not_here)
     }
 }
 
+/* Their text is what a question has room for, not their number. */
+Test(object_far, long_keys)
+{
+    static struct ob o;
+    static char key[MCS_KEY_MAX];
+
+    far_init(&o, 64 << 10);
+    have("far", 10);
+    for (unsigned n = 7; n <= 60; n += 53) {
+        uint32_t length = 28000 / n;
+
+        ob_begin(&o, MCS_OP_EXIST, 0);
+        for (unsigned i = 0; i < n; i++) {
+            memset(key, 'a' + (int)(i % 26), sizeof(key));
+            key[0] = (char)i;
+            if (i == n / 2)
+                ob_name(&o, "far");
+            else
+                ob_key(&o, key, length);
+        }
+        cr_assert_eq(ob_ok(&o), 1u);
+        for (unsigned i = 0; i < n; i++)
+            cr_assert_eq(ob_byte(&o, i), i == n / 2 ? MCS_OK : MCS_NOT_FOUND);
+    }
+    cr_assert_eq(w.keys[MCD_ASK_EXIST], 67u);
+    far_fini(&o);
+}
+
 Test(object_far, prefix_over_hosts)
 {
     static struct ob o;

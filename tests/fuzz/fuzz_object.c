@@ -429,6 +429,9 @@ static void act(struct fz *z)
         break;
     case 15:
         mco_upkeep(w.st.objects, UINT64_C(1) << 62);
+#ifdef MCS_TICKS_SIMULATED
+        mcs_simulated_ticks += UINT64_C(1) << fz_u8(z) % 34;
+#endif
         break;
     default:
         push_request(z, (uint8_t)(MCS_OP_PUT + what % 8));
