@@ -148,7 +148,7 @@ static void pin(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it,
         it->state = MCD_ITEM_BUSY;
         it->from_disk = true;
         mcs_count(&g->counters.objects.space_waits, 1);
-    } else if (res == MCS_NOT_FOUND && r->catalog && it->tries < 2) {
+    } else if ((res == MCS_NOT_FOUND || res == MCS_CHECKSUM) && r->catalog && it->tries < 2) {
         it->state = MCD_ITEM_FAR;
     } else {
         mcd_object_end_item(it, res);

@@ -96,6 +96,10 @@ enum mcs_status mco_pin(struct mco_store *s, const struct mco_key *key, const st
     }
     if (hint != NULL)
         touch(s, n, key, hint);
+    /* relaxed: partner: mco_spoil(); who waited for the disk has been woken by its thread since */
+    if (status == MCS_NOT_FOUND && mcs_load_relaxed(&s->nspoiled) != 0 &&
+        mco_is_spoiled(s, key->hash))
+        status = MCS_CHECKSUM;
     return status;
 }
 

@@ -36,6 +36,7 @@
 #define MCO_EXTENTS_MAX (1u << 20)
 #define MCO_PLACES 64u /* on disk, dropped by one call */
 #define MCO_OFFLOADS 16u
+#define MCO_SPOILED 32u /* keys whose asker is still to be told that they were damaged */
 
 /* ---- the table --------------------------------------------------------------------------- */
 
@@ -256,14 +257,20 @@ struct mco_store {
     bool adopted;                    /* the table is of an earlier life */
     struct mco_guard *guards;
     size_t nguards;
-    uint64_t sequence;        /* next version without token */
-    uint8_t key[MCS_KEY_MAX]; /* of the event that is told */
-    uint32_t waiting;         /* atomic: somebody was told BUSY */
-    bool evicting;            /* above the high watermark, and not below the low one since */
-    uint32_t lease_cursor;    /* records that were looked at for leases, */
-    uint64_t lease_count;     /* and leases in them */
-    struct mco_stats stats;   /* under the lock, those of shards excepted */
+    uint64_t sequence;               /* next version without token */
+    uint8_t key[MCS_KEY_MAX];        /* of the event that is told */
+    uint32_t waiting;                /* atomic: somebody was told BUSY */
+    bool evicting;                   /* above the high watermark, and not below the low one since */
+    uint64_t spoiled[MCO_SPOILED];   /* hashes of keys; 0: none */
+    uint32_t nspoiled, next_spoiled; /* nspoiled: atomic: some are there */
+    uint32_t lease_cursor;           /* records that were looked at for leases, */
+    uint64_t lease_count;            /* and leases in them */
+    struct mco_stats stats;          /* under the lock, those of shards excepted */
 };
+
+/* Puts it among those whose bytes came damaged from disk; was it, and nobody was told yet? */
+void mco_spoil(struct mco_store *s, uint64_t hash);
+bool mco_is_spoiled(struct mco_store *s, uint64_t hash);
 
 /* A record's number stands for the object in all that is private. */
 static inline uint32_t mco_number(const struct mco_store *s, const struct mco_object *o)

@@ -172,7 +172,7 @@ void mco_abort(struct mco_store *s, struct mco_object *o);
 
 /*
  * Finds and pins. hint: NULL: the policy is not told. NOT_FOUND. BUSY: it is on disk and on its way to memory: again after
- * ready(). NO_SPACE, DISK: it is on disk and cannot be had now.
+ * ready(). NO_SPACE, DISK: it is on disk and cannot be had now. CHECKSUM: it came damaged from there, and is gone (told once).
  */
 enum mcs_status mco_pin(struct mco_store *s, const struct mco_key *key, const struct mco_hint *hint,
                         uint64_t now, struct mco_view *out);

@@ -199,6 +199,32 @@ void mco_offloaded(struct mco_store *s, struct mco_object *o, int res, uint64_t 
     mco_run_after(s, &after);
 }
 
+/* ---- damaged there ------------------------------------------------------------------------------- */
+
+void mco_spoil(struct mco_store *s, uint64_t hash)
+{
+    s->spoiled[s->next_spoiled++ % MCO_SPOILED] = hash;
+    mcs_store_relaxed(&s->nspoiled,
+                      1u); /* partner: mco_pin(), which looks here when it finds nothing */
+}
+
+bool mco_is_spoiled(struct mco_store *s, uint64_t hash)
+{
+    bool found = false, left = false;
+
+    mco_lock(&s->lock);
+    for (unsigned i = 0; i < MCO_SPOILED; i++) {
+        if (s->spoiled[i] == hash) {
+            s->spoiled[i] = 0;
+            found = true;
+        }
+        left = left || s->spoiled[i] != 0;
+    }
+    mcs_store_relaxed(&s->nspoiled, left ? 1u : 0u); /* as in mco_spoil() */
+    mco_unlock(&s->lock);
+    return found;
+}
+
 /* ---- and back ------------------------------------------------------------------------------------- */
 
 /* It is as it was before. */
@@ -306,6 +332,8 @@ void mco_fetched(struct mco_store *s, struct mco_object *o, int res)
         mco_tell(s, n, MCO_TO_MEMORY);
     } else {
         s->stats.damaged++;
+        if (res == -EBADMSG)
+            mco_spoil(s, s->entries[n].hash);
         mco_leave(s, n, MCO_DAMAGED, hint.now_ns, &after);
     }
     mco_space_freed(s, &after);
@@ -368,8 +396,8 @@ static bool enter_awaited(struct mco_store *s, const struct mco_key *key,
         return false;
     r = mco_record_at(s, n);
     there = mco_record_version(r);
-    if (mco_version_compare(&there, version) != 0 || r->size != size || r->crc != crc ||
-        put_place(s, n, place) != 0)
+    if (mco_version_compare(&there, version) != 0 || r->size != size ||
+        (mco_record_summed(r) && r->crc != crc) || put_place(s, n, place) != 0)
         return false;
     mco_ring_remove(s, n);
     mco_set_state(s, n, MCO_DISK);
@@ -422,8 +450,8 @@ bool mco_disk_found(struct mco_store *s, const struct mco_key *key,
         if (order < 0 && !s->adopted) {
             mco_leave(s, n, MCO_REPLACED, mco_clock(), &after);
             wanted = enter_disk(s, key, version, size, crc, summed, place);
-        } else if (order == 0 && r->state == MCO_MEMORY && r->size == size && r->crc == crc &&
-                   put_place(s, n, place) == 0) {
+        } else if (order == 0 && r->state == MCO_MEMORY && r->size == size &&
+                   (!mco_record_summed(r) || r->crc == crc) && put_place(s, n, place) == 0) {
             mco_set_state(s, n, MCO_BOTH);
             wanted = true;
         }

@@ -293,6 +293,7 @@ Test(object_tier, what_cannot_be_read_is_gone)
     for (unsigned i = 0; i < 20 && disk.njobs == 0; i++)
         cr_assert_eq(get(&w, 1, "k0", 256 * KIB, 0), MCS_BUSY);
     work(-EBADMSG);
+    cr_assert_eq(get_n(0, 256 * KIB), MCS_CHECKSUM, "told once");
     cr_assert_eq(get_n(0, 256 * KIB), MCS_NOT_FOUND);
     cr_assert_eq(w.events[MCO_DAMAGED], 1u);
     world_fini(&w);
