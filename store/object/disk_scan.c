@@ -139,6 +139,7 @@ static int read_front(struct mco_disk *d, struct mco_disk_bin *b)
 static void finish(struct mco_disk *d, struct mco_disk_scan *s, int res)
 {
     struct mco_disk_bin *b = s->bin;
+    bool all = res == 0 && s->errors == 0;
 
     s->bin = NULL;
     d->scans_running--;
@@ -148,11 +149,11 @@ static void finish(struct mco_disk *d, struct mco_disk_scan *s, int res)
     d->any_empty = true;
     mco_disk_unlock(d);
     mco_disk_bin_put(d, b);
-    if (res == 0)
+    if (all)
         return;
-    mco_disk_count(d, read_errors, 1);
-    d->log(1, "a file of the store's disk, %s, cannot be read (%s): not all of it is used", d->path,
-           strerror(-res));
+    mco_disk_count(d, read_errors, res != 0 ? 1 : 0);
+    d->log(1, "a file of the store's disk, %s, cannot be read%s (%s): what lies there is not used",
+           d->path, res == 0 ? " everywhere" : "", strerror(res == 0 ? EIO : -res));
 }
 
 /* The record that begins at the scan's unit. Its units; 0: none does. */

@@ -344,7 +344,8 @@ static void in_child(int error, bool memlock)
     int status;
     pid_t child;
 
-    rig_folder(folder, sizeof(folder), rig_tmp());
+    rig_folder(folder, sizeof(folder),
+               memlock ? "/dev/shm" : rig_tmp()); /* of another user's then */
     cr_assert_eq(chmod(folder, 0777), 0);
     snprintf(path, sizeof(path), "%s/file", folder);
     child = fork();
