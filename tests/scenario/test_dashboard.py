@@ -18,7 +18,8 @@ panels = [p for p in board["panels"] if p["type"] != "row"]
 ids = [p["id"] for p in board["panels"]]
 equal(len(set(ids)), len(ids), "panels with an id of their own")
 equal([p["title"] for p in board["panels"] if p["type"] == "row"],
-      ["Now", "Transfers", "Pool and sessions", "Tenants", "Engines", "Rails", "Peers and metadata"], "rows")
+      ["Now", "Transfers", "Pool and sessions", "Tenants", "Engines", "Rails", "Peers and metadata",
+       "Objects"], "rows")
 taken = {}
 expressions = []
 for p in board["panels"]:
