@@ -84,14 +84,31 @@ static void step(struct mco_policy *p, struct mco_walk *w, struct mco_policy_ent
     w->position++;
 }
 
-/* Does the walk, which is at e, go on with e's visit as its next turn? */
-static void look_back(struct mco_policy *p, struct mco_walk *w, const struct mco_policy_entry *e)
+/* Is e so near the end of what its visit touched that who goes on from there is the visit's next turn? */
+static bool goes_on(const struct mco_policy_entry *e)
 {
-    struct mco_visit *old = mco_visit_of(e);
+    const struct mco_visit *v = mco_visit_of(e);
     const struct mco_link *l = mco_link_of(e);
 
-    if (!old->batch && e->words[2] + NEAR_END >= old->length && (l == NULL || l->behind <= 1))
-        mco_visit_came_back(p, old, w->visit);
+    return !v->batch && v->watched && e->words[2] + NEAR_END >= v->length &&
+           (l == NULL || l->behind <= 1);
+}
+
+/* The visit of the walk's last block, if a walk is still on that and this one goes on with it; else NULL. */
+static struct mco_visit *taken_over(struct mco_policy *p, struct mco_walk *w)
+{
+    struct mco_visit *v;
+
+    if (w->link == NULL || w->link->entry == NULL || !goes_on(w->link->entry))
+        return NULL;
+    v = mco_visit_of(w->link->entry);
+    if (!v->walked)
+        return NULL;
+    for (unsigned i = 0; i < MCO_WALKS; i++)
+        if (p->walks[i].visit == v)
+            p->walks[i].visit = NULL;
+    mco_visit_renew(p, v);
+    return v;
 }
 
 /* The walk's visit; NULL: no memory. */
@@ -101,17 +118,21 @@ static struct mco_visit *visit_for(struct mco_policy *p, struct mco_walk *w)
 
     if (v != NULL)
         return v;
-    v = mco_visit_take(p);
-    if (v == NULL)
-        return NULL;
-    v->watched = v->walked = true;
+    v = taken_over(p, w);
+    if (v == NULL) {
+        v = mco_visit_take(p);
+        if (v == NULL)
+            return NULL;
+        v->watched = true;
+        mco_visits_add(&p->open, v);
+        v->where = MCO_OPEN;
+        mco_visit_age_add(p, v);
+        if (w->link != NULL && w->link->entry != NULL && goes_on(w->link->entry))
+            mco_visit_came_back(p, mco_visit_of(w->link->entry), v);
+    }
+    v->walked = true;
     v->length = w->length;
     w->visit = v;
-    mco_visits_add(&p->open, v);
-    v->where = MCO_OPEN;
-    mco_visit_age_add(p, v);
-    if (w->link != NULL && w->link->entry != NULL)
-        look_back(p, w, w->link->entry);
     mco_visits_refresh(p);
     mco_visits_refresh(p);
     return v;
@@ -266,7 +287,8 @@ static void chain_hit(struct mco_policy *p, struct mco_policy_entry *e, const st
     if (old->batch)
         mco_values_returned(&p->values, old->class, old->age);
     e->words[2] = hint->position;
-    look_back(p, w, e);
+    if (goes_on(e))
+        mco_visit_came_back(p, old, v);
     mco_visit_lose(p, e);
     settle(p, w, v, e, false);
     step(p, w, e);

@@ -4,11 +4,13 @@
 #include <math.h>
 #include <string.h>
 
-#define ROUNDS_HALF 72.0 /* rounds over the classes after which what was seen counts half */
-#define CLASS_PRIOR                                                                                \
-    2.0 /* returns that a class is thought to have had before, as often as all others */
-#define AGE_PRIOR 10.0   /* the same for each of its ages, as often as the class */
-#define FIRST_CHANCE 0.2 /* of a return within an age, while nothing is known */
+/* Rounds over the classes after which what was seen counts half. */
+#define ROUNDS_HALF 72.0
+/* Returns that a class is thought to have had before, as often as all others; and of those each of its ages. */
+#define CLASS_PRIOR 2.0
+#define AGE_PRIOR 10.0
+/* Chance of a return within an age, while nothing is known. */
+#define FIRST_CHANCE 0.2
 
 static double width(unsigned age)
 {

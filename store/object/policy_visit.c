@@ -11,8 +11,8 @@ enum {
 
 #define BATCH_MAX 64u  /* entries of a batch, */
 #define BATCH_AGE 512u /* and touches between its first and its last one */
-#define GHOSTS_MIN                                                                                 \
-    8192u /* records of visits without blocks; as many as visits with some if those are more */
+/* Records of visits without blocks; as many as visits with some if those are more. */
+#define GHOSTS_MIN 8192u
 #define SLAB_VISITS 64u
 #define SLAB_LINKS 256u
 
@@ -353,6 +353,24 @@ void mco_visit_came_back(struct mco_policy *p, struct mco_visit *old, struct mco
         v->known = old->length - 1;
     if (old->where == MCO_GHOST)
         free_visit(p, old);
+}
+
+void mco_visit_renew(struct mco_policy *p, struct mco_visit *v)
+{
+    mco_visit_leave(p, v);
+    watch(p, v, -weight(v));
+    if (v->classed)
+        mco_values_returned(&p->values, v->class, v->age);
+    gone_forget(p, v);
+    age_remove(p, v);
+    v->born = p->now;
+    v->age = 0;
+    v->classed = false;
+    v->turn++;
+    v->known = v->length - 1;
+    mco_visit_age_add(p, v);
+    mco_visits_add(&p->open, v);
+    v->where = MCO_OPEN;
 }
 
 static unsigned log2_of(uint32_t n, unsigned most)

@@ -122,6 +122,8 @@ void mco_batch_gain(struct mco_policy *p, unsigned class, struct mco_policy_entr
 void mco_visit_empty(struct mco_policy *p, struct mco_visit *v);
 /* It came back, and goes on as v. */
 void mco_visit_came_back(struct mco_policy *p, struct mco_visit *old, struct mco_visit *v);
+/* v, which is watched, came back before its blocks have been left by their walk: it goes on as itself. */
+void mco_visit_renew(struct mco_policy *p, struct mco_visit *v);
 /* Enough of the request was seen to tell what it is like; found: its first blocks that were there. */
 void mco_visit_classify(struct mco_policy *p, struct mco_visit *v, uint32_t found);
 

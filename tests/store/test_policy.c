@@ -224,6 +224,33 @@ Test(policy, a_chain_goes_from_its_end)
     h.ops->destroy(h.p);
 }
 
+/* While the walk of the turn before is still open, and looked at again in between, as a GET does. */
+Test(policy, a_conversation_that_comes_back_at_once_goes_on_as_one)
+{
+    static struct held h;
+    unsigned blocks[] = {0, 1, 2, 3, 5, 6, 7}, other[] = {100, 101, 102};
+
+    open_held(&h, mco_policy_find("chain"), 100);
+    blocks[4] = 4; /* the last block of the first turn, which the second one does not have */
+    request(&h, 100, blocks, 5);
+    cr_expect_eq(request(&h, 100, blocks, 5), 5u);
+    request(&h, 100, other, 3);
+    blocks[4] = 5;
+    cr_expect_eq(request(&h, 100, blocks, 7), 4u);
+    cr_expect_eq(request(&h, 100, blocks, 4), 4u);
+    drop(&h, 4, false);
+    for (unsigned last = 8, i = 0; i < 10; i++) {
+        unsigned n = evict(&h);
+
+        if (n >= 100)
+            continue;
+        cr_expect_lt(n, last, "%u before %u", n, last);
+        last = n;
+    }
+    cr_expect_eq(h.count, 0u);
+    h.ops->destroy(h.p);
+}
+
 Test(policy, what_has_blocks_behind_it_stays)
 {
     static struct held h;
