@@ -390,8 +390,7 @@ void mcd_store_end(struct mcd_agent *a)
         mcd_worker_destroy(st->work->lists, a);
     st->work->lists = NULL;
     if (st->catalog != NULL)
-        mcd_catalog_destroy(st->catalog);
-    st->catalog = NULL;
+        mcd_catalog_destroy(st->catalog); /* which takes it out of the engines' sight, and st */
 }
 
 void mcd_store_destroy(struct mcd_agent *a)
