@@ -59,7 +59,7 @@ static enum mcs_status check_values(const struct mcs_object_args *a, uint8_t op)
         (a->flags & (MCS_OBJECT_UPSERT | MCS_OBJECT_NEW)) == (MCS_OBJECT_UPSERT | MCS_OBJECT_NEW) ||
         a->replicas > MCS_REPLICAS_MAX || a->soft_pin_ms > MCS_SOFT_PIN_MAX_MS ||
         a->lease_ms > MCS_SOFT_PIN_MAX_MS || a->npieces > MCS_PIECES_MAX ||
-        a->host_length >= MCS_ADDRESS_MAX)
+        a->host_length >= MCS_ADDRESS_MAX || a->position > UINT32_MAX / 2)
         return MCS_INVALID_ARGUMENT;
     if (!writes(op) && (a->replicas | a->soft_pin_ms | a->host_length) != 0)
         return MCS_INVALID_ARGUMENT;

@@ -67,7 +67,7 @@ struct mcs_object_args {
     uint32_t replicas;    /* PUT, CREATE; 0: 1 */
     uint32_t soft_pin_ms; /* PUT, CREATE; 0: none */
     uint32_t lease_ms;    /* 0: the agent's */
-    uint32_t position;    /* CHAIN: of the first key in its chain, from 0 */
+    uint32_t position;    /* CHAIN: of the first key in its chain, 0 .. 2^31 - 1 */
     uint32_t host;        /* PUT, CREATE: where it is to be, "host:port" of an agent: offset, */
     uint32_t host_length; /* and bytes; 0: here */
     uint32_t reserved[18];

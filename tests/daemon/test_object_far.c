@@ -408,6 +408,44 @@ Test(object_far, canceled_only_when_quiet)
     cr_assert_eq(w.done_with, 2u);
 }
 
+/* What is out of it outlives the queue as far as that may be. */
+Test(object_far, the_queue_goes_in_the_middle)
+{
+    static struct ob o;
+    static const uint8_t ops[] = {MCS_OP_GET, MCS_OP_GET, MCS_OP_EXIST, MCS_OP_PUT, MCS_OP_REMOVE};
+
+    for (unsigned i = 0; i < sizeof(ops); i++) {
+        struct mcd_command gone = {.kind = MCD_COMMAND_REMOVE, .queue = &o.f.queue};
+        bool leg = i == 0;
+        struct mcs_desc d;
+
+        far_init(&o, 64 << 10);
+        have("far", 5000);
+        w.hold = true;
+        w.later = !leg;
+        ob_begin(&o, ops[i], 0);
+        ob_name(&o, ops[i] == MCS_OP_PUT ? "new" : "far");
+        if (ops[i] == MCS_OP_GET || ops[i] == MCS_OP_PUT)
+            ob_piece(&o, 0, 5000);
+        ob_write(&o);
+        d = ob_desc(&o);
+        fix_push(&o.f, &d);
+        while (w.nlegs + w.nasks == 0)
+            ob_turns(&o, 1);
+        mcd_engine_command(o.f.engine, &gone);
+        ob_turns(&o, 200);
+        /* partner: finish_command() */
+        cr_assert_eq(mcs_load_acquire(&gone.done), !leg, "op %u", ops[i]);
+        w.hold = false;
+        ob_turns(&o, 200);
+        cr_assert_neq(mcs_load_acquire(&gone.done), 0u);
+        cr_assert(w.nasks == 0 && w.nlegs == 0);
+        cr_assert_eq(w.given_up, ops[i] == MCS_OP_PUT);
+        cr_assert_eq(w.done_with, ops[i] == MCS_OP_GET);
+        far_fini(&o);
+    }
+}
+
 Test(object_far, held_once_it_was_brought)
 {
     static struct ob o;
