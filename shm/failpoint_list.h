@@ -226,13 +226,13 @@
     X(pair_connected, agent, rdma, 1, "both ends can send, no engine has it here")                 \
     /* ---- agent: its objects; passed by a load of their own ---- */                              \
     X(objects_grow, agent, objects, 1, "the table of objects is about to grow")                    \
-    X(object_filled, agent, objects, 0, "an object's record is filled, and not valid yet")         \
-    X(object_valid, agent, objects, 0, "it is valid, its writer does not know")                    \
-    X(object_invalid, agent, objects, 0, "a record is not valid any more, its space is not free")  \
-    X(object_seal, agent, objects, 0, "an object is about to be sealed")                           \
-    X(object_sealed, agent, objects, 0, "it is sealed, nobody was told")                           \
-    X(object_left, agent, objects, 0, "it has left, or gone to disk, its space is not free")       \
-    X(object_extent_added, agent, objects, 0, "an extent of objects is in the table")              \
+    X(object_filled, agent, store, 0, "an object's record is filled, and not valid yet")           \
+    X(object_valid, agent, store, 0, "it is valid, its writer does not know")                      \
+    X(object_invalid, agent, store, 0, "a record is not valid any more, its space is not free")    \
+    X(object_seal, agent, store, 0, "an object is about to be sealed")                             \
+    X(object_sealed, agent, store, 0, "it is sealed, nobody was told")                             \
+    X(object_left, agent, store, 0, "it has left, or gone to disk, its space is not free")         \
+    X(object_extent_added, agent, store, 0, "an extent of objects is in the table")                \
     X(object_extent_gone, agent, objects, 0, "it is out of the table, and still there")            \
     /* ---- agent: metadata ---- */                                                                \
     X(lease_granted, agent, meta, 1, "a lease is answered, and not noted")                         \

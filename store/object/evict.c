@@ -689,6 +689,21 @@ static bool shrink(struct mco_store *s, uint64_t now, struct mco_after *after)
     return s->evicting && freed != 0 && !on_way;
 }
 
+/* More than there may be now: [store] size has come down with a new agent. */
+static void shed(struct mco_store *s, uint64_t now, struct mco_after *after)
+{
+    struct mco_arena *most = NULL;
+    unsigned looks = 0;
+
+    if (s->extent_bytes <= s->o.size + s->idle_bytes || s->drains != MCO_NONE || s->o.idle == NULL)
+        return;
+    for (uint32_t i = 0; i < s->tenants_size; i++)
+        for (unsigned k = 0; k < 2 && s->tenants[i] != NULL; k++)
+            if (most == NULL || s->tenants[i]->arenas[k].bytes > most->bytes)
+                most = &s->tenants[i]->arenas[k];
+    (void)drain_one(s, most, &looks, now, after);
+}
+
 bool mco_upkeep(struct mco_store *s, uint64_t now)
 {
     struct mco_after after;
@@ -701,6 +716,7 @@ bool mco_upkeep(struct mco_store *s, uint64_t now)
         mco_lock(&s->lock);
         sweep(s, now, &after);
         drain_more(s, now, &after);
+        shed(s, now, &after);
         mco_count_leases(s, now);
         mco_space_freed(s, &after); /* leases have run out, what was refused may be there now */
         more = shrink(s, now, &after);

@@ -199,7 +199,7 @@ uint32_t mco_record_new(struct mco_store *s, const struct mco_key *key, uint64_t
             return MCO_NONE;
     n = t->free_record;
     t->free_record = t->next[n];
-    t->records_used++;
+    mcs_store_relaxed(&t->records_used, t->records_used + 1); /* partner: mco_table_ahead() */
     r = &t->records[n];
     memset(&r->sealed, 0, sizeof(*r) - offsetof(struct mco_record, sealed));
     r->tenant = key->tenant;
@@ -246,7 +246,7 @@ void mco_record_free(struct mco_store *s, uint32_t n)
     }
     t->next[n] = t->free_record;
     t->free_record = n;
-    t->records_used--;
+    mcs_store_relaxed(&t->records_used, t->records_used - 1); /* as in mco_record_new() */
 }
 
 void mco_record_valid(struct mco_store *s, uint32_t n, bool ranged)
@@ -509,7 +509,12 @@ uint64_t mco_table_bytes(const struct mco_store *s)
 void mco_table_ahead(struct mco_store *s)
 {
     struct mco_table *t = &s->table;
+    uint32_t have = mcs_load_relaxed(&t->nrecords); /* partner: grow_records() */
 
+    /* memory first, which takes a while, then under the lock it is there already */
+    if (have < t->max_records && have - mcs_load_relaxed(&t->records_used) < CHUNK / 2)
+        (void)row_memory(s, OBJECTS_AT, have,
+                         t->max_records - have < CHUNK ? t->max_records : have + CHUNK);
     mco_lock(&s->lock);
     if (t->nrecords < t->max_records && t->nrecords - t->records_used < CHUNK / 2)
         (void)grow_records(s); /* if there is no memory, whoever needs it is told */

@@ -377,6 +377,26 @@ Test(object_evict, a_limit_holds_for_one_tenant)
     world_fini(&w);
 }
 
+Test(object_evict, a_smaller_store_in_the_next_life)
+{
+    struct mco_recovered r;
+
+    world_init(&w, 8 * MIB, MIB);
+    for (unsigned i = 0; i < 100; i++)
+        cr_assert_eq(put_n(i, 1, 64 * KIB, 0, 0), MCS_OK);
+    w.o.size = 4 * MIB;
+    r = world_die(&w, NULL);
+    cr_assert_eq(r.objects, 100u);
+    for (unsigned i = 0; i < 40; i++) {
+        (void)mco_upkeep(w.s, 1);
+        world_serve(&w);
+    }
+    cr_assert_eq(stats_of(&w).extent_bytes, 4 * MIB);
+    cr_assert_eq(put_n(200, 1, 64 * KIB, 0, 0), MCS_OK);
+    cr_assert_eq(stats_of(&w).extent_bytes, 4 * MIB);
+    world_fini(&w);
+}
+
 Test(object_evict, where_no_extent_can_be_had)
 {
     world_init(&w, 8 * MIB, MIB);
