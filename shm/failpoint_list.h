@@ -233,7 +233,7 @@
     X(object_sealed, agent, store, 0, "it is sealed, nobody was told")                             \
     X(object_left, agent, store, 0, "it has left, or gone to disk, its space is not free")         \
     X(object_extent_added, agent, store, 0, "an extent of objects is in the table")                \
-    X(object_extent_gone, agent, objects, 0, "it is out of the table, and still there")            \
+    X(object_extent_gone, agent, store, 0, "it is out of the table, and still there")              \
     /* ---- agent: metadata ---- */                                                                \
     X(lease_granted, agent, meta, 1, "a lease is answered, and not noted")                         \
     X(lease_renewed, agent, meta, 1, "a lease's renewal is answered")                              \

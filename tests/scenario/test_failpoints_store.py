@@ -112,7 +112,7 @@ def move():
 
 
 def provoke(name):
-    move() if name.startswith("store_extent") and name not in back else work()
+    move() if name.startswith(("store_extent", "object_extent")) and name not in back else work()
 
 
 def died(name, acted):
