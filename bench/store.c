@@ -22,6 +22,7 @@ enum {
     OPTION_SECONDS,
     OPTION_MOST,
     OPTION_KEYS,
+    OPTION_MOONCAKE,
     OPTION_NO_REMOTE,
     OPTION_NO_PEERS
 };
@@ -30,7 +31,7 @@ static void help(void)
 {
     fputs("mcshm-bench store: put, get, get in place, exist and prefix, on one host and between "
           "two,\n"
-          "beside redis-server and memcached; and the directory by itself.\n"
+          "beside redis-server, memcached and Mooncake Store; and the directory by itself.\n"
           "\n"
           "  --sizes LIST      of objects; default 4K,64K,1M,16M\n"
           "  --batches LIST    keys of a request; default 1,64,1024,65536\n"
@@ -38,7 +39,10 @@ static void help(void)
           "  --seconds S       of one row; default 0.3\n"
           "  --directory-keys N    default 10000000\n"
           "  --no-remote       one host alone\n"
-          "  --no-peers        without redis-server and memcached\n" OPTIONS_COMMON_HELP,
+          "  --no-peers        without redis-server, memcached and Mooncake Store\n"
+          "  --mooncake DIR    the virtual environment with Mooncake Store; default: the "
+          "environment's\n"
+          "                    MOONCAKE\n" OPTIONS_COMMON_HELP,
           stdout);
 }
 
@@ -78,6 +82,9 @@ static int take_option(int option, struct store_options *o)
         return end != NULL && *end == '\0' && o->most >= 1u << 20 && o->most <= UINT64_C(1) << 36
                    ? 0
                    : say_error(-EINVAL, "--most %s: want 1M to 64G", optarg);
+    case OPTION_MOONCAKE:
+        o->mooncake = optarg;
+        return 0;
     case OPTION_NO_REMOTE:
         o->no_remote = true;
         return 0;
@@ -96,6 +103,7 @@ static int parse(int argc, char **argv, struct store_options *o)
                                           {"most", required_argument, NULL, OPTION_MOST},
                                           {"seconds", required_argument, NULL, OPTION_SECONDS},
                                           {"directory-keys", required_argument, NULL, OPTION_KEYS},
+                                          {"mooncake", required_argument, NULL, OPTION_MOONCAKE},
                                           {"no-remote", no_argument, NULL, OPTION_NO_REMOTE},
                                           {"no-peers", no_argument, NULL, OPTION_NO_PEERS},
                                           OPTIONS_COMMON_LONG,
@@ -186,6 +194,12 @@ static int run_peers(const struct store_options *o, const struct pin_cores *core
             rc = 0;
     }
     munmap(buffer, o->most);
+    if (rc == 0) {
+        rc = store_mooncake(o, cores, &f->mooncake);
+        f->mooncake_there = rc == 0;
+        if (rc == -ENOENT)
+            rc = 0;
+    }
     return rc;
 }
 
@@ -198,7 +212,8 @@ int store_command(int argc, char **argv)
                               .nbatches = 4,
                               .seconds = 0.3,
                               .most = UINT64_C(256) << 20,
-                              .directory_keys = 10000000};
+                              .directory_keys = 10000000,
+                              .mooncake = getenv("MOONCAKE")};
     struct pin_cores cores;
     cpu_set_t all;
     struct agent agent, described;

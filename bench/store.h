@@ -34,6 +34,7 @@ struct store_options {
     double seconds; /* of one row */
     uint64_t most;  /* bytes of one request */
     uint64_t directory_keys;
+    const char *mooncake; /* virtual environment with Mooncake Store; NULL: none */
     bool no_remote, no_peers;
 };
 
@@ -96,6 +97,12 @@ extern const char *const store_peer_names[STORE_PEERS];
 int store_peer(enum store_peer_kind kind, const struct store_options *o,
                const struct pin_cores *cores, uint8_t *buffer, struct store_rows *out);
 
+/* The same of Mooncake Store. -ENOENT: it is not there. */
+int store_mooncake(const struct store_options *o, const struct pin_cores *cores,
+                   struct store_rows *out);
+/* What its client prints. 0 or -EPROTO. */
+int store_mooncake_parse(const char *text, struct store_rows *out);
+
 struct store_directory {
     uint64_t keys;
     double exist_s, start_end_s; /* per second, in batches of 1,024 */
@@ -107,7 +114,8 @@ int store_directory(uint64_t keys, double seconds, struct store_directory *out);
 
 struct store_figures {
     struct store_rows ours, peers[STORE_PEERS];
-    bool peer_there[STORE_PEERS];
+    struct store_rows mooncake;
+    bool peer_there[STORE_PEERS], mooncake_there;
     struct store_directory directory;
     double ring_rtt_ns;
     uint64_t page_size;

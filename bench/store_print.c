@@ -35,7 +35,7 @@ struct goal {
     bool at_most;
 };
 
-#define GOALS 11u
+#define GOALS 13u
 
 /* Of median requests: what disturbs a few of them counts in ops_s, not here. */
 static double per(const struct store_row *a, const struct store_row *b)
@@ -70,6 +70,14 @@ static void list_goals(const struct store_figures *f, struct goal *g)
         "get_4k_by_redis",
         per(find(ours, STORE_GET, 4096, 1, false), find(redis, STORE_GET, 4096, 1, false)), 10,
         false};
+    g[11] = (struct goal){
+        "put_4k_by_mooncake",
+        per(find(ours, STORE_PUT, 4096, 1, false), find(&f->mooncake, STORE_PUT, 4096, 1, false)),
+        10, false};
+    g[12] = (struct goal){
+        "get_4k_by_mooncake",
+        per(find(ours, STORE_GET, 4096, 1, false), find(&f->mooncake, STORE_GET, 4096, 1, false)),
+        10, false};
     g[4] = (struct goal){"get_1m_by_memcpy", of_limit(find(ours, STORE_GET, MIB, 1, false)), 0.9,
                          false};
     g[5] = (struct goal){"remote_get_1m_by_read", of_limit(find(ours, STORE_GET, MIB, 1, true)),
@@ -133,7 +141,10 @@ static int print_json(const struct agent *a, const struct pin_cores *cores,
         else
             cJSON_AddNullToObject(d, store_peer_names[i]);
     }
-    cJSON_AddNullToObject(d, "mooncake");
+    if (f->mooncake_there)
+        add_rows(d, "mooncake", &f->mooncake);
+    else
+        cJSON_AddNullToObject(d, "mooncake");
     o = cJSON_AddObjectToObject(d, "directory");
     report_count(o, "keys", f->directory.keys);
     report_number(o, "exist_s", f->directory.exist_s, 0);
@@ -181,6 +192,9 @@ static void print_table(const struct store_options *o, const struct store_figure
         if (!f->peer_there[i] && !o->no_peers)
             printf("%s is not installed\n", store_peer_names[i]);
     }
+    print_rows("mooncake", &f->mooncake);
+    if (!f->mooncake_there && !o->no_peers)
+        printf("Mooncake Store: --mooncake DIR names its virtual environment\n");
     if (f->no_remote != NULL)
         printf("no other host: %s\n", f->no_remote);
     printf(

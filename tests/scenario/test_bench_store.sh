@@ -54,6 +54,7 @@ done
     exit 0
 }
 remote=()
+unset MOONCAKE
 [ "$SAN" != thread ] || remote=(--no-remote) # two more agents that poll
 bench store --json --sizes 4K,1M --batches 1,16 --seconds 0.01 --most 16M --directory-keys 20000 "${remote[@]}" >"$DIR/store.json"
 json '(all(k in r for r in d["rows"] for k in ("op", "size", "batch", "where", "ops_s", "gbps", "p50_us", "p99_us")) and
