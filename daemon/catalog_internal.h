@@ -24,12 +24,13 @@
 #include "store_wire.h"
 
 #define MCD_MS UINT64_C(1000000)
-#define MCD_OP_HOLDERS 4u          /* of a key that are tried */
-#define MCD_PULLS_MAX 24u          /* under way at a time; a queue has MCD_LEGS */
-#define MCD_CALL_MS 5000u          /* most that a question waits for its answer */
-#define MCD_PLACE_SETS 8192u       /* of the cache; a power of two */
-#define MCD_PLACE_WAYS 8u          /* places of a set */
-#define MCD_PULL_STEP (256u << 10) /* bytes whose checksum is taken in one turn */
+#define MCD_OP_HOLDERS 4u           /* of a key that are tried */
+#define MCD_PULLS_MAX 512u          /* under way at a time, or waiting in their engine for a leg, */
+#define MCD_PULLS_BYTES (64u << 20) /* and their bytes; one larger one is fine */
+#define MCD_CALL_MS 5000u           /* most that a question waits for its answer */
+#define MCD_PLACE_SETS 8192u        /* of the cache; a power of two */
+#define MCD_PLACE_WAYS 8u           /* places of a set */
+#define MCD_PULL_STEP (256u << 10)  /* bytes whose checksum is taken in one turn */
 
 struct mcd_op;
 struct mcd_pull;
@@ -169,6 +170,7 @@ struct mcd_catalog {
     struct mcd_pull *pulled; /* engines push what is over; atomic */
     struct mcd_pull *pulls;  /* all under way */
     unsigned pulling;
+    uint64_t pulling_bytes;
     struct mcd_session *own; /* whose queue the pulls are in */
     struct mcd_queue *queue; /* NULL: not made yet */
     void *queue_memory;

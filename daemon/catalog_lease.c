@@ -277,6 +277,16 @@ static void on_recalled(struct mcd_store_call *sc, uint32_t status, const uint8_
     }
 }
 
+/* Has another life taken its agent's place? Then nobody knows any more what that one was told. */
+static bool is_over(const struct mcd_catalog *c, const struct mcd_borrower *b)
+{
+    const struct mcd_peer *p = c->agent->cluster == NULL ? NULL : c->agent->cluster->peers;
+
+    while (p != NULL && p->incarnation != b->incarnation)
+        p = p->next;
+    return p != NULL && p->state == MCD_PEER_DEFUNCT;
+}
+
 static void send_recall(struct mcd_recall *r, const struct mcd_borrower *b)
 {
     struct mcd_catalog *c = r->catalog;
@@ -313,7 +323,7 @@ static void begin(struct mcd_recall *r, void (*done)(struct mcd_recall *r), void
     r->next = c->recalls;
     c->recalls = r;
     for (const struct mcd_borrower *b = c->borrowers; b != NULL; b = b->next)
-        if (b->until > c->now)
+        if (b->until > c->now && !is_over(c, b))
             send_recall(r, b);
     if (r->left == 0)
         r->until = 0;

@@ -151,7 +151,7 @@ int mcd_pull_begin(struct mcd_catalog *c, struct mcd_op *op, uint32_t i, struct 
     struct mcd_pull *p;
 
     *status = MCS_BUSY;
-    if (c->pulling >= MCD_PULLS_MAX)
+    if (c->pulling >= MCD_PULLS_MAX || c->pulling_bytes >= MCD_PULLS_BYTES)
         return -EAGAIN;
     if (c->queue == NULL && make_queue(c) != 0) {
         *status = MCS_NO_MEMORY;
@@ -202,6 +202,7 @@ int mcd_pull_begin(struct mcd_catalog *c, struct mcd_op *op, uint32_t i, struct 
     p->all_next = c->pulls;
     c->pulls = p;
     c->pulling++;
+    c->pulling_bytes += k->size;
     send_out(p);
     return 0;
 }
@@ -215,6 +216,7 @@ void mcd_pulls_poll(struct mcd_catalog *c)
     for (; p != NULL; p = next) {
         next = p->next;
         c->pulling--;
+        c->pulling_bytes -= p->view.size;
         if (p->status == MCS_OK) {
             c->stats.pulls++;
             c->stats.pulled_bytes += p->view.size;
