@@ -90,6 +90,39 @@ for k in keys[1:]:
     equal(got, (OK, value(k)), "after the leader's restart")
 eventually("a put", lambda: d.put((b"new", b"1"))[0].status == OK)
 
+# -- slow reads are under way while the leader restarts, and new objects are put at once: each read has its own bytes
+
+slow = [b"slow/%d" % i for i in range(16)]
+for r in c.put(*[(k, value(k, 512 * KiB)) for k in slow]):
+    equal(r.status, OK, "put of what is read slowly")
+a.throttle(0, "40mbit")
+got = {}
+
+
+def read_slowly(part):
+    reader = Client(two.socket, "reader", queue=QUEUE)
+    for k in part:
+        got[k], = reader.get(k, room=512 * KiB)
+    reader.close()
+
+
+readers = [threading.Thread(target=read_slowly, args=[slow[i::4]]) for i in range(4)]
+for t in readers:
+    t.start()
+await_(lambda: two.metric("mcshm_store_leases_taken_total") > 0, "reads to begin")
+lead.kill()
+lead = m.agent(*SETTINGS)
+for i in range(20):
+    eventually("puts to go on", lambda: c.put((b"meanwhile/%d" % i, bytes(MiB)))[0].status == OK)
+for t in readers:
+    t.join()
+for k in slow:
+    status, data = got[k]
+    check(status == OK and data == value(k, 512 * KiB) or
+          status in (REBUILDING, NO_DIRECTORY, PEER_UNREACHABLE), "a slow read:", k, status)
+check(sum(got[k][0] == OK for k in slow) >= 4, "most of them end well", {k: got[k][0] for k in slow})
+a.throttle(0, None)
+
 # -- the holder restarts without a keeper: its objects are gone, and nobody reads what is there now instead
 
 equal(d.get(*keys[1:20], room=50000), everything[1:20])
