@@ -108,11 +108,15 @@
     /* ---- agent: start and stop ---- */                                                          \
     X(start_pool, agent, start, 1, "the pool is about to be checked")                              \
     X(start_eal, agent, start, 1, "DPDK is about to be started")                                   \
+    X(store_create, agent, start, 1, "the object store is about to be made")                       \
+    X(store_table_kept, agent, start, 0, "its table is kept, nothing is in it")                    \
+    X(store_recovered, agent, start, 0, "objects of an earlier life are there again")              \
     X(start_engine, agent, start, 1, "an engine is about to be made")                              \
     X(start_control, agent, start, 1, "the control thread's tools are about to be made")           \
     X(start_lock, agent, start, 1, "the lock is taken")                                            \
     X(start_worker, agent, start, 1, "the worker is about to start")                               \
     X(start_cluster, agent, start, 1, "what reaches other hosts is about to be made")              \
+    X(store_begin, agent, start, 1, "its control thread's part is about to be made")               \
     X(start_socket, agent, start, 1, "the socket is bound, nobody may connect")                    \
     X(start_launch, agent, start, 1, "an engine is about to run")                                  \
     X(start_ready, agent, start, 0, "all is there, nobody was told")                               \
@@ -189,10 +193,6 @@
     X(resume_given, agent, resume, 0, "a queue is given to its engine")                            \
     X(resume_done, agent, resume, 0, "engines have all queues, the client does not know")          \
     /* ---- agent: objects ---- */                                                                 \
-    X(store_create, agent, start, 1, "the object store is about to be made")                       \
-    X(store_begin, agent, start, 1, "its control thread's part is about to be made")               \
-    X(store_table_kept, agent, start, 0, "its table is kept, nothing is in it")                    \
-    X(store_recovered, agent, start, 0, "objects of an earlier life are there again")              \
     X(store_extent_made, agent, store, 0, "an extent of objects is made, and not kept")            \
     X(store_extent_kept, agent, store, 0, "it is kept, the table does not know it")                \
     X(store_extent_add, agent, store, 1, "it is about to be entered into the table")               \
