@@ -287,7 +287,7 @@ static void upkeep(struct mcd_alarm *t)
     unguard(st);
     more = mco_upkeep(st->objects, now);
     mco_get_stats(st->objects, &s);
-    busy = s.puts != st->work->puts || s.leaving != 0 || s.writing != 0;
+    busy = s.puts != st->work->puts || s.leaving != 0 || s.writing != 0 || s.waiting != 0;
     st->work->puts = s.puts;
     mcd_alarm_set(st->agent, t, more ? now : now + (busy ? BUSY_NS : QUIET_NS));
 }

@@ -718,6 +718,8 @@ bool mco_upkeep(struct mco_store *s, uint64_t now)
         drain_more(s, now, &after);
         shed(s, now, &after);
         mco_count_leases(s, now);
+        s->waited = (i > 0 && s->waited) ||
+                    mcs_load_relaxed(&s->waiting) != 0; /* partner: mco_make_space() */
         mco_space_freed(s, &after); /* leases have run out, what was refused may be there now */
         more = shrink(s, now, &after);
         if (s->starving != NULL && now >= s->starving_until)

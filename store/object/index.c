@@ -32,6 +32,27 @@ uint32_t mco_index_find(const struct mco_store *s, const struct mco_shard *sh,
     return n;
 }
 
+void mco_index_lives(const struct mco_store *s, const struct mco_shard *sh,
+                     const struct mco_key *key, struct mco_lives *out)
+{
+    uint32_t n = sh->heads[bucket_of(sh, key->hash)];
+
+    out->sealed = out->writing = out->awaited = MCO_NONE;
+    for (; n != MCO_NONE; n = s->table.next[n]) {
+        uint8_t state;
+
+        if (s->entries[n].hash != key->hash || !mco_record_is(s, n, key))
+            continue;
+        state = mco_record_at(s, n)->state;
+        if (mco_is_sealed(state))
+            out->sealed = n;
+        else if (state == MCO_WRITING)
+            out->writing = n;
+        else if (state == MCO_AWAITED)
+            out->awaited = n;
+    }
+}
+
 /* One more bucket: it gets its part of the one that is next to be split. */
 static void split(struct mco_store *s, struct mco_shard *sh)
 {

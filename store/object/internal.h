@@ -260,6 +260,7 @@ struct mco_store {
     uint64_t sequence;               /* next version without token */
     uint8_t key[MCS_KEY_MAX];        /* of the event that is told */
     uint32_t waiting;                /* atomic: somebody was told BUSY */
+    bool waited;                     /* somebody was, at the last upkeep */
     bool evicting;                   /* above the high watermark, and not below the low one since */
     uint64_t spoiled[MCO_SPOILED];   /* hashes of keys; 0: none */
     uint32_t nspoiled, next_spoiled; /* nspoiled: atomic: some are there */
@@ -372,6 +373,12 @@ void mco_index_destroy(struct mco_store *s);
 /* Under the shard's lock. First object of the key whose state is in the set of bits. */
 uint32_t mco_index_find(const struct mco_store *s, const struct mco_shard *sh,
                         const struct mco_key *key, unsigned states);
+/* At most one of each kind; or MCO_NONE. */
+struct mco_lives {
+    uint32_t sealed, writing, awaited;
+};
+void mco_index_lives(const struct mco_store *s, const struct mco_shard *sh,
+                     const struct mco_key *key, struct mco_lives *out);
 void mco_index_add(struct mco_store *s, struct mco_shard *sh, uint32_t n);
 void mco_index_remove(struct mco_store *s, struct mco_shard *sh, uint32_t n);
 /* Without the lock: where the key's chain begins, as a rule. To be fetched into the cache. */

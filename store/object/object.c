@@ -184,10 +184,12 @@ static enum mcs_status may_write(struct mco_store *s, const struct mco_put *p, s
 {
     struct mco_shard *sh = mco_shard_of(s, p->key.hash);
     enum mcs_status status = MCS_OK;
+    struct mco_lives lives;
     uint32_t n;
 
     mco_lock(&sh->lock);
-    n = mco_index_find(s, sh, &p->key, MCO_STATES_SEALED);
+    mco_index_lives(s, sh, &p->key, &lives);
+    n = lives.sealed;
     if (n != MCO_NONE) {
         struct mco_version there = mco_record_version(mco_record_at(s, n));
 
@@ -199,7 +201,7 @@ static enum mcs_status may_write(struct mco_store *s, const struct mco_put *p, s
         out->crc = mco_record_at(s, n)->crc;
         out->summed = mco_record_summed(mco_record_at(s, n));
     }
-    if (status == MCS_OK && mco_index_find(s, sh, &p->key, 1u << MCO_WRITING) != MCO_NONE)
+    if (status == MCS_OK && lives.writing != MCO_NONE)
         status = MCS_IN_USE;
     mco_unlock(&sh->lock);
     return status;
@@ -376,17 +378,18 @@ static enum mcs_status seal(struct mco_store *s, uint32_t n, uint32_t crc, bool 
     struct mco_version mine = mco_record_version(r), there;
     struct mco_shard *sh = mco_shard_of(s, s->entries[n].hash);
     struct mco_hint hint;
+    struct mco_lives lives;
     struct mco_key key;
-    uint32_t old, awaited;
+    uint32_t old;
 
     if (r->state != MCO_WRITING)
         return MCS_NOT_OWNER;
     mco_record_key(s, n, s->key);
     key = (struct mco_key){s->key, r->key_length, r->tenant, s->entries[n].hash};
     mco_lock(&sh->lock);
-    old = mco_index_find(s, sh, &key, MCO_STATES_SEALED);
-    awaited = mco_index_find(s, sh, &key, 1u << MCO_AWAITED);
+    mco_index_lives(s, sh, &key, &lives);
     mco_unlock(&sh->lock);
+    old = lives.sealed;
     if (old != MCO_NONE) {
         there = mco_record_version(mco_record_at(s, old));
         if (mco_version_compare(&there, &mine) >= 0)
@@ -413,8 +416,8 @@ static enum mcs_status seal(struct mco_store *s, uint32_t n, uint32_t crc, bool 
         s->stats.replaced++;
         mco_leave(s, old, MCO_REPLACED, hint.now_ns != 0 ? hint.now_ns : mco_clock(), after);
     }
-    if (awaited != MCO_NONE)
-        mco_leave(s, awaited, 0, hint.now_ns, after);
+    if (lives.awaited != MCO_NONE)
+        mco_leave(s, lives.awaited, 0, hint.now_ns, after);
     mco_space_freed(s, after); /* it may be evicted from now on */
     return MCS_OK;
 }

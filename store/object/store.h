@@ -249,6 +249,7 @@ struct mco_stats {
     uint64_t objects, bytes;              /* sealed, in memory */
     uint64_t disk_objects, disk_bytes;    /* also or only on disk */
     uint64_t writing, leaving, pinned, leased, in_place, guarded;
+    uint64_t waiting; /* 1: somebody was told BUSY, lately: upkeep soon */
     uint64_t table_bytes, index_bytes;
     /* counters */
     uint64_t puts, put_bytes, put_exists, replaced, aborted;

@@ -106,6 +106,7 @@ void mco_get_stats(struct mco_store *s, struct mco_stats *out)
     out->extents = s->extents;
     out->extent_bytes = s->extent_bytes;
     out->guarded = s->nguards;
+    out->waiting = s->waited || mcs_load_relaxed(&s->waiting) != 0;
     out->table_bytes = mco_table_bytes(s);
     policies = (uint64_t)s->table.records_used *
                (sizeof(struct mco_policy_entry) + sizeof(*s->table.next));
