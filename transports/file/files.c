@@ -18,6 +18,7 @@
 #define DEPTH 64u
 #define BOUNCES 32u
 #define SPINS 2000u
+#define AGAIN_MS 100
 
 /* ---- calls from other threads --------------------------------------------------------------- */
 
@@ -95,8 +96,9 @@ static void sleep_until_woken(struct mct_files *f)
 
     mcs_store_relaxed(&f->sleeping, 1u);
     mcs_fence_full(); /* with that of mct_files_post() */
+    /* While something is under way not for ever: what the kernel did not take in arm() is tried again. */
     if (!look(f) && f->backend->arm(f->b))
-        (void)poll(p, p[1].fd < 0 ? 1 : 2, -1);
+        (void)poll(p, p[1].fd < 0 ? 1 : 2, f->stats.queued > 0 ? AGAIN_MS : -1);
     mcs_store_relaxed(&f->sleeping, 0u); /* a wake too many is drained below or in the next turn */
     if (read(f->wake, &value, sizeof(value)) < 0)
         return; /* it was the other one */
