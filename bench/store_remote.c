@@ -85,11 +85,13 @@ int store_remote(const struct store_options *o, uint64_t store, uint64_t keys,
         *why_not = "two hosts are two network namespaces, which take root";
         return 0;
     }
+    /* What a reader had leased is removed at once, but its space is not free before the lease has run out. */
     rc = hosts_open(&h, 1, "reno");
     if (rc != 0)
         return rc;
-    snprintf(settings, sizeof(settings), "[store]\nsize = %lluM\nobjects = %llu\nmaster = %s:%d\n",
-             (unsigned long long)(store >> 20), (unsigned long long)(2 * keys + 1000),
+    snprintf(settings, sizeof(settings),
+             "[store]\nsize = %lluM\nobjects = %llu\nlease_ms = 100\nmaster = %s:%d\n",
+             (unsigned long long)(2 * store >> 20), (unsigned long long)(8 * keys + 1000),
              h.end[0][0].address, PAIR_PORT);
     rc = pair_start(&po, &h, &p);
     if (rc == 0) {
