@@ -241,6 +241,8 @@ int mcd_op_begin(struct mcd_catalog *c, struct mcd_ask *a, struct mcd_holder *fr
                  void (*done)(struct mcd_catalog *c, struct mcd_ask *a));
 /* The clock, holders, the leader: those that wait may go on. */
 void mcd_ops_poll(struct mcd_catalog *c);
+/* Does anybody wait for its answers? */
+bool mcd_op_waits(const struct mcd_op *op);
 /* A pull of key i has ended. */
 void mcd_op_pulled(struct mcd_op *op, uint32_t i, enum mcs_status status);
 /* Lives of the key up to this one are over: pulls of them come to nothing. recalled: by a holder, else by the master's order. */

@@ -543,6 +543,11 @@ void mcd_ops_unwant(struct mcd_catalog *c, const struct mco_key *key,
     c->again = true; /* ends are told from the loop */
 }
 
+bool mcd_op_waits(const struct mcd_op *op)
+{
+    return op->ask != NULL;
+}
+
 void mcd_op_pulled(struct mcd_op *op, uint32_t i, enum mcs_status status)
 {
     op->pulls--;

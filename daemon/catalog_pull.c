@@ -229,6 +229,8 @@ void mcd_pulls_poll(struct mcd_catalog *c)
                                                       : "its holder could not be read");
         }
         give_back(&p->reach);
+        if (p->status == MCS_OK && !mcd_op_waits(p->op)) /* and the leader need not hear of it */
+            (void)mco_remove(c->store->objects, &p->key, &p->view.version, true, c->now);
         mcd_op_pulled(p->op, p->index, p->status);
         free_pull(c, p);
     }
