@@ -31,13 +31,13 @@ address = c.buffer(memory, 16 * MiB)
 segment = c.open("own")
 for n in range(50):
     fill(memory, 3 * MiB, n)
+    fill(memory + 4 * MiB, 100000, 0xff)
     b = c.batch(4)
     c.submit(b, c.request(WRITE, memory, segment, address + MiB, 100000))
     c.submit_objects(b, c.object_request(PUT, [b"mix%d" % n, b"mix"], spans=[[(memory + MiB, 100000)]] * 2, fence=True,
                                          flags=UPSERT))
     c.submit_objects(b, c.object_request(GET, [b"mix%d" % n], spans=[[(memory + 2 * MiB, 100000)]], fence=True))
     c.submit(b, c.request(WRITE, memory + 2 * MiB, segment, address + 4 * MiB, 100000, flags=FENCE))
-    fill(memory + 4 * MiB, 100000, 0xff)
     c.wait(b)
     equal([(c.task(b, i).state, c.task(b, i).bytes) for i in range(4)],
           [(COMPLETED, 100000), (COMPLETED, 200000), (COMPLETED, 100000), (COMPLETED, 100000)], "a mixed batch")
