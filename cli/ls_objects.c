@@ -15,30 +15,45 @@ static cJSON *field(cJSON *o, const char *name)
 }
 
 /* Keys that are no text show as digits. */
-static void name_rows(cJSON *rows)
+static void name_key(cJSON *row)
 {
-    cJSON *row;
+    const cJSON *hex = field(row, "key_hex");
+    size_t room = cJSON_IsString(hex) ? strlen(hex->valuestring) + 3 : 0;
+    char *text = room != 0 ? malloc(room) : NULL;
 
-    cJSON_ArrayForEach(row, rows)
+    if (text == NULL)
+        return;
+    snprintf(text, room, "0x%s", hex->valuestring);
+    cJSON_AddStringToObject(row, "key", text);
+    free(text);
+}
+
+/* A list of the whole store's names hosts, one of this host alone says in which tier. */
+static void name_place(cJSON *row)
+{
+    const cJSON *hosts = field(row, "hosts"), *tier = field(row, "tier"), *host;
+    char text[1024] = "";
+    size_t at = 0;
+
+    cJSON_ArrayForEach(host, hosts)
     {
-        const cJSON *hex = field(row, "key_hex");
-        size_t room = cJSON_IsString(hex) ? strlen(hex->valuestring) + 3 : 0;
-        char *text = room != 0 ? malloc(room) : NULL;
-
-        if (text == NULL)
-            continue;
-        snprintf(text, room, "0x%s", hex->valuestring);
-        cJSON_AddStringToObject(row, "key", text);
-        free(text);
+        if (cJSON_IsString(host) && at < sizeof(text))
+            at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%s", at != 0 ? " " : "",
+                                   host->valuestring);
     }
+    if (cJSON_IsString(tier))
+        snprintf(text, sizeof(text), "%s", tier->valuestring);
+    cJSON_AddStringToObject(row, "place", text);
+    if (hosts != NULL)
+        cJSON_AddNumberToObject(row, "copies", cJSON_GetArraySize(hosts));
 }
 
 int cli_ls_objects(const struct cli *cli)
 {
     static const struct column columns[] = {
         {"KEY", "key", CELL_TEXT},         {"SIZE", "size", CELL_BYTES},
-        {"VERSION", "version", CELL_TEXT}, {"TIER", "tier", CELL_TEXT},
-        {"PINS", "pins", CELL_COUNT},      {"COPIES", "copies", CELL_COUNT},
+        {"VERSION", "version", CELL_TEXT}, {"PINS", "pins", CELL_COUNT},
+        {"COPIES", "copies", CELL_COUNT},  {"WHERE", "place", CELL_TEXT},
     };
     uint64_t limit = cli->count != 0 ? cli->count : LIMIT;
     mcshm_key prefix = {0};
@@ -58,7 +73,13 @@ int cli_ls_objects(const struct cli *cli)
         if (cli->json) {
             puts(text);
         } else {
-            name_rows(field(d, "objects"));
+            cJSON *row, *rows = field(d, "objects");
+
+            cJSON_ArrayForEach(row, rows)
+            {
+                name_key(row);
+                name_place(row);
+            }
             table_print(columns, sizeof(columns) / sizeof(columns[0]), field(d, "objects"));
             if (cJSON_IsTrue(field(d, "more")))
                 printf("there are more: --limit N, --prefix P\n");
