@@ -404,10 +404,13 @@ enum mcd_run mcd_object_fetch(struct mcd_engine *g, struct mcd_object *r, uint64
             if (r->task == NULL)
                 return MCD_RUN_MORE; /* legs are of tasks that have a place in the queue */
             run = begin_legs(g, r, budget);
-            if (run != MCD_RUN_DONE)
+            if (run == MCD_RUN_MORE)
                 return run;
+            /* what has come is summed while the rest is on its way */
             if (!check_all(g, r, budget))
                 return MCD_RUN_MORE;
+            if (run != MCD_RUN_DONE)
+                return run;
             if (r->error != 0)
                 return MCD_RUN_FAILED;
             mcd_ask_done_with(g, &w->ask);
