@@ -389,6 +389,8 @@ void mcd_store_end(struct mcd_agent *a)
     if (st->work->lists != NULL)
         mcd_worker_destroy(st->work->lists, a);
     st->work->lists = NULL;
+    if (st->disk != NULL) /* its thread wakes engines, which are about to go */
+        mco_disk_stop(st->disk);
     if (st->catalog != NULL)
         mcd_catalog_destroy(st->catalog); /* which takes it out of the engines' sight, and st */
 }

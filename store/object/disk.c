@@ -84,7 +84,8 @@ void mco_disk_fail(struct mco_disk *d, const char *what, int error)
                "the disk of the store, %s, failed (%s: %s): objects that were only there are gone, "
                "nothing is written to it any more; replace it and start the agent anew",
                d->path, what, strerror(-error));
-        d->calls.lost(d->store, true, 0);
+        if (!d->stop_told)
+            d->calls.lost(d->store, true, 0);
     }
     while (w != NULL) {
         struct mco_disk_write *next = w->next;
@@ -203,15 +204,25 @@ const struct mco_tier_ops mco_disk_ops = {.offload = offload, .fetch = fetch, .d
 
 /* ---- the thread's turn -------------------------------------------------------------------------- */
 
+/* Nothing of the store's is under way. */
 static bool idle(struct mco_disk *d)
 {
     bool none;
 
     mco_disk_lock(d);
-    none = d->writes == NULL && d->reads == NULL && (!d->any_dirty || d->lost);
+    none = d->writes == NULL && d->reads == NULL;
     mco_disk_unlock(d);
-    return none && d->group.bin == NULL && d->marking.n == 0 && d->nslots == MCO_DISK_SLOTS &&
-           d->scans_running == 0;
+    return none && d->group.bin == NULL && d->nslots == MCO_DISK_SLOTS && d->scans_running == 0;
+}
+
+static bool all_marked(struct mco_disk *d)
+{
+    bool none;
+
+    mco_disk_lock(d);
+    none = !d->any_dirty || d->lost;
+    mco_disk_unlock(d);
+    return none && d->marking.n == 0;
 }
 
 void mco_disk_pump(struct mco_disk *d)
@@ -223,7 +234,11 @@ void mco_disk_pump(struct mco_disk *d)
     mco_disk_write_next(d);
     mco_disk_mark_next(d);
     mco_disk_bins_trim(d);
-    if (d->closing && !d->close_told && idle(d)) {
+    if (d->closing && !d->stop_told && idle(d)) {
+        d->stop_told = true;
+        sem_post(&d->stopped);
+    }
+    if (d->closes && d->stop_told && all_marked(d)) {
         d->close_told = true;
         for (uint32_t i = 0; i < d->nbins; i++) {
             mct_file_close(d->bins[i]->file);
@@ -241,9 +256,17 @@ static void begin(struct mct_files_call *call)
     mco_disk_pump(d);
 }
 
-static void end(struct mct_files_call *call)
+static void finish(struct mct_files_call *call)
 {
     struct mco_disk *d = (struct mco_disk *)((char *)call - offsetof(struct mco_disk, close));
+
+    d->closes = true;
+    mco_disk_pump(d);
+}
+
+static void halt(struct mct_files_call *call)
+{
+    struct mco_disk *d = (struct mco_disk *)((char *)call - offsetof(struct mco_disk, stop));
 
     mco_disk_lock(d);
     d->closing = true;
@@ -387,7 +410,8 @@ int mco_disk_open_over(const struct mco_disk_options *o, const struct mct_file_b
     d->log = o->log == NULL ? say_nothing : o->log;
     d->wake.fn = woken;
     d->start.fn = begin;
-    d->close.fn = end;
+    d->stop.fn = halt;
+    d->close.fn = finish;
     d->calls = (struct mco_disk_calls){mco_offloaded, mco_fetched, mco_disk_found, mco_disk_lost,
                                        mco_disk_known};
     d->path = strdup(o->path);
@@ -410,6 +434,7 @@ int mco_disk_open_over(const struct mco_disk_options *o, const struct mct_file_b
         res = mct_files_create(&files, &d->files, error, error_size);
     if (res != 0)
         goto fail_alloc;
+    sem_init(&d->stopped, 0, 0);
     sem_init(&d->closed, 0, 0);
     divide_scratch(d);
     *out = d;
@@ -441,14 +466,26 @@ bool mco_disk_scanned(struct mco_disk *d)
     return mcs_load_acquire(&d->scanned) != 0; /* with mco_disk_scan_next() */
 }
 
+void mco_disk_stop(struct mco_disk *d)
+{
+    if (d == NULL || d->was_stopped)
+        return;
+    d->was_stopped = true;
+    mct_files_post(d->files, &d->stop);
+    while (sem_wait(&d->stopped) != 0)
+        continue; /* a signal */
+}
+
 void mco_disk_close(struct mco_disk *d)
 {
     if (d == NULL)
         return;
+    mco_disk_stop(d);
     mct_files_post(d->files, &d->close);
     while (sem_wait(&d->closed) != 0)
         continue; /* a signal */
     mct_files_destroy(d->files);
+    sem_destroy(&d->stopped);
     sem_destroy(&d->closed);
     free_all(d);
 }

@@ -38,7 +38,9 @@ int mco_disk_open(const struct mco_disk_options *o, struct mco_disk **out, char 
 /* Sets the store whose calls come back; then scans in the thread, each object to mco_disk_found(). */
 void mco_disk_start(struct mco_disk *d, struct mco_store *store);
 bool mco_disk_scanned(struct mco_disk *d);
-/* Ends what is under way, stops the thread. */
+/* Ends what is under way. From its return on the store is not called any more, and only drop() has an effect. */
+void mco_disk_stop(struct mco_disk *d);
+/* The same, when it was not done; then makes all drops durable and stops the thread. */
 void mco_disk_close(struct mco_disk *d);
 void mco_disk_get_stats(struct mco_disk *d, struct mco_disk_stats *out);
 

@@ -306,7 +306,7 @@ void mco_disk_bins_trim(struct mco_disk *d)
         if (b->sealed && b->scanned && b->users == 0 && is_empty(d, b))
             mco_disk_bin_remove(d, b, false);
     }
-    while (d->total_units > d->size_units && (b = oldest(d)) != NULL)
+    while (!d->stop_told && d->total_units > d->size_units && (b = oldest(d)) != NULL)
         mco_disk_bin_remove(d, b, true);
 }
 

@@ -163,7 +163,7 @@ struct mco_disk_calls {
 
 struct mco_disk {
     struct mct_files *files;
-    struct mct_files_call wake, start, close;
+    struct mct_files_call wake, start, stop, close;
     uint32_t posted; /* wake is */
     char *path;
     int folder;
@@ -189,8 +189,9 @@ struct mco_disk {
     uint32_t nopen;
     struct mco_disk_bin *active;
     bool told_full, scanning;
-    sem_t closed;
-    bool close_told;
+    sem_t stopped, closed;
+    bool stop_told, closes, close_told; /* stop_told: the store is not called any more */
+    bool was_stopped;                   /* the owner's */
     struct {
         struct mco_disk_write *jobs[MCO_DISK_JOBS];
         struct mco_disk_part parts[2 * MCO_DISK_JOBS + 1];
