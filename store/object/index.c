@@ -37,7 +37,7 @@ void mco_index_lives(const struct mco_store *s, const struct mco_shard *sh,
 {
     uint32_t n = sh->heads[bucket_of(sh, key->hash)];
 
-    out->sealed = out->writing = out->awaited = MCO_NONE;
+    out->sealed = out->writing = MCO_NONE;
     for (; n != MCO_NONE; n = s->table.next[n]) {
         uint8_t state;
 
@@ -48,8 +48,6 @@ void mco_index_lives(const struct mco_store *s, const struct mco_shard *sh,
             out->sealed = n;
         else if (state == MCO_WRITING)
             out->writing = n;
-        else if (state == MCO_AWAITED)
-            out->awaited = n;
     }
 }
 

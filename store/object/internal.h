@@ -48,8 +48,8 @@ enum mco_state {
     MCO_BOTH,
     MCO_DISK,     /* its bytes are on disk alone */
     MCO_FETCHING, /* and on their way to memory, pinned for that */
-    MCO_LEAVING,  /* found no more; its space is kept for those who read it */
-    MCO_AWAITED   /* an earlier life had it on disk: not found before the disk has found it */
+    MCO_AWAITED,  /* an earlier life had it on disk, which was not read through yet */
+    MCO_LEAVING   /* found no more; its space is kept for those who read it */
 };
 
 /* record.flags, kept */
@@ -321,7 +321,7 @@ static inline struct mco_version mco_record_version(const struct mco_record *r)
 
 static inline bool mco_is_sealed(uint8_t state)
 {
-    return state >= MCO_MEMORY && state <= MCO_FETCHING;
+    return state >= MCO_MEMORY && state <= MCO_AWAITED;
 }
 
 static inline bool mco_in_memory(uint8_t state)
@@ -375,7 +375,7 @@ uint32_t mco_index_find(const struct mco_store *s, const struct mco_shard *sh,
                         const struct mco_key *key, unsigned states);
 /* At most one of each kind; or MCO_NONE. */
 struct mco_lives {
-    uint32_t sealed, writing, awaited;
+    uint32_t sealed, writing;
 };
 void mco_index_lives(const struct mco_store *s, const struct mco_shard *sh,
                      const struct mco_key *key, struct mco_lives *out);
@@ -385,7 +385,8 @@ void mco_index_remove(struct mco_store *s, struct mco_shard *sh, uint32_t n);
 const uint32_t *mco_index_head(const struct mco_store *s, uint64_t hash);
 uint64_t mco_index_bytes(const struct mco_store *s);
 #define MCO_STATES_SEALED                                                                          \
-    (1u << MCO_MEMORY | 1u << MCO_OFFLOADING | 1u << MCO_BOTH | 1u << MCO_DISK | 1u << MCO_FETCHING)
+    (1u << MCO_MEMORY | 1u << MCO_OFFLOADING | 1u << MCO_BOTH | 1u << MCO_DISK |                   \
+     1u << MCO_FETCHING | 1u << MCO_AWAITED)
 
 /* ---- tenant.c */
 struct mco_tenant *mco_tenant_find(const struct mco_store *s, uint64_t tenant);

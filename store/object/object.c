@@ -416,8 +416,6 @@ static enum mcs_status seal(struct mco_store *s, uint32_t n, uint32_t crc, bool 
         s->stats.replaced++;
         mco_leave(s, old, MCO_REPLACED, hint.now_ns != 0 ? hint.now_ns : mco_clock(), after);
     }
-    if (lives.awaited != MCO_NONE)
-        mco_leave(s, lives.awaited, 0, hint.now_ns, after);
     mco_space_freed(s, after); /* it may be evicted from now on */
     return MCS_OK;
 }
@@ -464,8 +462,6 @@ enum mcs_status mco_remove(struct mco_store *s, const struct mco_key *key,
     mco_lock(&s->lock);
     mco_lock(&sh->lock);
     n = mco_index_find(s, sh, key, MCO_STATES_SEALED);
-    if (n == MCO_NONE)
-        n = mco_index_find(s, sh, key, 1u << MCO_AWAITED);
     if (n != MCO_NONE) {
         const struct mco_record *r = mco_record_at(s, n);
         struct mco_version v = mco_record_version(r);

@@ -212,20 +212,19 @@ static void enter(struct mco_store *s, uint32_t n, uint8_t *bytes, struct mco_re
     if (r->token == 0)
         mco_sequence_beyond(s, r->sequence);
     sh = mco_shard_of(s, key.hash);
-    if (r->left == MCO_AWAY) {
-        r->state = MCO_AWAITED;
-        mco_index_add(s, sh, n);
-        mco_ring_add(s, &s->awaited, n);
-        return;
-    }
-    if (r->left != 0 || r->sealed == 0) {
+    if (r->left == MCO_GONE || r->sealed == 0) {
         if (r->sealed == 0)
             out->unfinished += r->left == 0;
         keep(s, n, out);
         return;
     }
     old = mco_index_find(s, sh, &key, MCO_STATES_SEALED);
-    if (old != MCO_NONE) { /* died between the two stores of a replacement */
+    if (old != MCO_NONE && mco_record_at(s, old)->state == MCO_AWAITED) {
+        mco_ring_remove(s, old);
+        mco_index_remove(s, sh, old);
+        mco_record_at(s, old)->state = MCO_FREE;
+        mco_record_free(s, old);
+    } else if (old != MCO_NONE) { /* died between the two stores of a replacement */
         mco_unorder(s, old, false);
         mco_group_remove(s, old);
         mco_counted(s, old, false);
@@ -246,8 +245,12 @@ static void enter(struct mco_store *s, uint32_t n, uint8_t *bytes, struct mco_re
             mco_record_free(s, old);
         }
     }
-    r->state = MCO_MEMORY;
+    r->state = r->left == MCO_AWAY ? MCO_AWAITED : MCO_MEMORY;
     mco_index_add(s, sh, n);
+    if (r->left == MCO_AWAY) {
+        mco_ring_add(s, &s->awaited, n);
+        return;
+    }
     if (mco_group_add(s, n) != 0 && s->o.log != NULL)
         s->o.log(1, "store: no memory for a group of objects: its members go alone");
     mco_order(s, n, &hint);

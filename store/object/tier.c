@@ -415,8 +415,9 @@ void mco_disk_known(struct mco_store *s)
         mco_after_init(&after);
         mco_lock(&s->lock);
         for (unsigned i = 0; i < 256 && s->awaited.next != &s->awaited; i++)
-            mco_leave(s, mco_entry_number(s, s->awaited.next), 0, UINT64_MAX, &after);
+            mco_leave(s, mco_entry_number(s, s->awaited.next), MCO_DAMAGED, UINT64_MAX, &after);
         more = s->awaited.next != &s->awaited;
+        mco_space_freed(s, &after); /* who has asked for one of them is told */
         mco_unlock(&s->lock);
         mco_run_after(s, &after);
     }
@@ -439,9 +440,10 @@ bool mco_disk_found(struct mco_store *s, const struct mco_key *key,
     mco_lock(&sh->lock);
     n = mco_index_find(s, sh, key, MCO_STATES_SEALED);
     mco_unlock(&sh->lock);
-    if (n == MCO_NONE) {
-        wanted = s->adopted ? enter_awaited(s, key, version, size, crc, place)
-                            : enter_disk(s, key, version, size, crc, summed, place);
+    if (s->adopted && (n == MCO_NONE || mco_record_at(s, n)->state == MCO_AWAITED)) {
+        wanted = enter_awaited(s, key, version, size, crc, place);
+    } else if (n == MCO_NONE) {
+        wanted = enter_disk(s, key, version, size, crc, summed, place);
     } else {
         struct mco_record *r = mco_record_at(s, n);
         struct mco_version there = mco_record_version(r);
@@ -456,6 +458,7 @@ bool mco_disk_found(struct mco_store *s, const struct mco_key *key,
             wanted = true;
         }
     }
+    mco_space_freed(s, &after);
     mco_unlock(&s->lock);
     mco_run_after(s, &after);
     return wanted;
@@ -498,4 +501,6 @@ void mco_disk_lost(struct mco_store *s, bool all, uint64_t place)
         mco_unlock(&s->lock);
         mco_run_after(s, &after);
     } while (more);
+    if (all)
+        mco_disk_known(s);
 }

@@ -26,7 +26,7 @@ static void list(const struct mco_store *s, uint32_t n, struct mco_listed *out)
         .writing = r->state == MCO_WRITING,
         .leaving = r->state == MCO_LEAVING,
         .summed = mco_record_summed(r),
-        .tier = r->state == MCO_DISK || r->state == MCO_FETCHING ? MCS_TIER_DISK : MCS_TIER_MEMORY,
+        .tier = r->state >= MCO_DISK && r->state <= MCO_AWAITED ? MCS_TIER_DISK : MCS_TIER_MEMORY,
     };
 }
 
@@ -44,8 +44,7 @@ void mco_walk(struct mco_store *s, uint64_t tenant, uint64_t *cursor,
         struct mco_shard *sh;
 
         mco_lock(&s->lock);
-        found = r->state != MCO_FREE && r->state != MCO_AWAITED &&
-                (tenant == UINT64_MAX || r->tenant == tenant);
+        found = r->state != MCO_FREE && (tenant == UINT64_MAX || r->tenant == tenant);
         if (found) {
             sh = mco_shard_of(s, s->entries[n].hash);
             mco_lock(&sh->lock);
