@@ -13,7 +13,7 @@
 #include "transports/crc32c.h"
 
 #define IDLE_MAX 64u    /* states that are kept for later requests */
-#define WINDOWS_MAX 16u /* windows likewise */
+#define WINDOWS_MAX 64u /* windows likewise */
 
 /* ---- memory ------------------------------------------------------------------------------ */
 

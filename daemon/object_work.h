@@ -17,11 +17,11 @@
 #include "object.h"
 #include "store.h"
 
-#define MCD_WINDOW 64u
-#define MCD_WINDOW_TEXT 16384u /* bytes of keys */
+#define MCD_WINDOW 256u
+#define MCD_WINDOW_TEXT 32768u /* bytes of keys */
 #define MCD_KEY_COST MCD_PIECE_COST
 #define MCD_LEG_BYTES (4u << 20) /* what one leg reads, as a rule */
-#define MCD_WINDOW_PIECES 256u   /* of all legs of a window */
+#define MCD_WINDOW_PIECES 512u   /* of all legs of a window */
 
 /* How far one key is. */
 enum mcd_item_state {
