@@ -5,7 +5,7 @@
 #   make test-rdma       RDMA rails in a VM with software RDMA devices (tests/rdma); installs QEMU
 #   make demo            installs what is missing, builds, runs the main job
 #   make fuzz            libFuzzer on each target of tests/fuzz for SECONDS (60); TARGET names some; needs clang
-#   make soak            three hosts under random faults for MINUTES (10); needs root
+#   make soak            three hosts under random faults for MINUTES (10), bytes then objects; needs root
 #   make bench           ring, copy and kv, one after the other
 #   make bench-rdma      net and kv over RDMA, beside perftest, in a virtual machine; needs root
 #   make lint            formatting, static analysis, house rules; silent when all is well
@@ -186,6 +186,7 @@ rdma: all failing $B/bin/verbs_smoke
 MINUTES ?= 10
 soak: all $(if $(filter thread,$(SAN)),plain-library)
 	@B=$B SAN=$(SAN) python3 -B tests/scenario/soak_hosts.py $(MINUTES)
+	@B=$B SAN=$(SAN) python3 -B tests/scenario/soak_store.py $(MINUTES)
 
 SECONDS ?= 60
 TARGET ?=

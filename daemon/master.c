@@ -71,6 +71,7 @@ static int step_up(struct mcd_master *m, uint64_t token)
     if (res != 0)
         return res;
     m->token = token;
+    m->members = 0;
     m->stats.terms++;
     if (m->elects) {
         n = mcm_lead_holders(m->agent->cluster->meta, &holders);
@@ -140,8 +141,13 @@ static void look(struct mcd_master *m)
     leads = l.mine && mcd_now_ns() / MCD_MASTER_MS + MARGIN_MS < l.until;
     if (m->d != NULL && (!leads || l.token != m->token))
         step_down(m);
-    if (m->d == NULL && leads && step_up(m, l.token) != 0)
+    if (m->d == NULL && leads && l.token <= m->token) {
+        /* Its lease was in doubt for a while, and is not any more. No second reign with the same token: versions would be given
+         * twice. */
+        mcm_lead_raise(m->agent->cluster->meta, m->token);
+    } else if (m->d == NULL && leads && step_up(m, l.token) != 0) {
         mcd_log_limited(MCD_LOG_ERROR, "store: no memory to lead the directory");
+    }
     if (m->d != NULL)
         tell_catalog(m, own_address(m), m->token);
     else
@@ -342,21 +348,50 @@ void mcd_master_peer_gone(struct mcd_master *m, struct mcd_peer *p)
     mcd_master_soon(m);
 }
 
+static void add_line(void *context, const char *address)
+{
+    fprintf(context, "%s\n", address);
+}
+
+/* The next leader is to know whose reports it has to wait for, whatever becomes of their leases. */
+static void note_members(struct mcd_master *m, uint64_t now)
+{
+    uint64_t members = m->elects ? mco_directory_members(m->d, now, NULL, NULL) : m->members;
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out;
+
+    if (members == m->members)
+        return;
+    out = open_memstream(&text, &size);
+    if (out != NULL) {
+        mco_directory_members(m->d, now, add_line, out);
+        fclose(out);
+    }
+    if (text != NULL) {
+        mcm_lead_note(m->agent->cluster->meta, text);
+        m->members = members;
+    }
+    free(text);
+}
+
 /* ---- the clock ---------------------------------------------------------------------------------- */
 
 void mcd_master_poll(struct mcd_master *m)
 {
-    uint64_t now = mcd_now_ns();
     bool more = false;
+    uint64_t now;
 
     if (m == NULL)
         return;
     look(m);
+    now = mcd_now_ns(); /* not before a reign that has just begun */
     if (m->d != NULL) {
         more = mco_directory_tick(m->d, now);
         more |= mcd_jobs_poll(m, now);
         mcd_orders_send(m, now);
         mcd_waitings_poll(m, now);
+        note_members(m, now);
     }
     mcd_alarm_set(m->agent, &m->alarm, now + (more ? MCD_MASTER_MS : POLL_NS));
 }

@@ -61,7 +61,8 @@ struct mcd_master {
     char leader[MCD_ADDRESS_TEXT_MAX];
     uint64_t leader_token;
     struct mco_directory *d; /* NULL: it does not lead */
-    uint64_t token;
+    uint64_t token;          /* of this reign, or of the last one */
+    uint64_t members;        /* as the metadata was told of them */
     struct mcd_joined *joined;
     struct mcd_waiting *waiting, **waiting_end;
     struct mcd_order_call *orders;

@@ -71,7 +71,9 @@ struct mcm_lead {
     uint64_t modified;
     uint64_t look_at, renew_at;
     unsigned failures;
-    bool absent; /* nobody led when last looked */
+    bool absent;            /* nobody led when last looked */
+    uint64_t noted, noting; /* of note_new: is there; is being written */
+    uint64_t note_at;       /* not before */
     char key[MCM_KEY_MAX];
 };
 

@@ -117,36 +117,79 @@ static void add_value(struct mcm_service *s, struct mcm_text *t, uint64_t base)
 
 /* -- whose are the objects? -- */
 
+struct holders {
+    char (*all)[MCM_ADDRESS_MAX];
+    size_t n, room;
+    bool failed;
+};
+
+static void add_holder(struct holders *h, const char *address, size_t size)
+{
+    if (size == 0 || size >= MCM_ADDRESS_MAX || memchr(address, 0, size) || h->n == HOLDERS_MAX)
+        return;
+    for (size_t i = 0; i < h->n; i++)
+        if (strncmp(h->all[i], address, size) == 0 && !h->all[i][size])
+            return;
+    if (h->n == h->room) {
+        size_t room = h->room ? h->room * 2 : 16;
+        void *more = realloc(h->all, room * sizeof(*h->all));
+
+        if (!more) {
+            h->failed = true;
+            return;
+        }
+        h->all = more;
+        h->room = room;
+    }
+    memcpy(h->all[h->n], address, size);
+    h->all[h->n++][size] = '\0';
+}
+
+/* A key under PREFIX/store/: one holder's, or what the leader before has noted. */
+static void take_holders(struct mcm_service *s, struct holders *h, const struct mcm_kv *kv)
+{
+    size_t skip = strlen(s->o.prefix) + strlen("/store/");
+    const char *rest = kv->key_size > skip ? kv->key + skip : "";
+
+    if (strncmp(rest, "holders/", 8) == 0)
+        add_holder(h, rest + 8, strlen(rest + 8));
+    if (strcmp(rest, "members") != 0)
+        return;
+    for (const char *line = kv->value, *end; line && *line; line = *end ? end + 1 : end) {
+        end = strchrnul(line, '\n');
+        add_holder(h, line, (size_t)(end - line));
+    }
+}
+
 static void listed(struct mcm_service *s, struct mcm_call *c)
 {
     struct mcm_lead *l = lead_of(s);
-    char(*holders)[MCM_ADDRESS_MAX] = NULL;
+    struct holders h = {0};
     bool bad = false;
     const cJSON *kvs = c->res ? NULL : mcm_json_array(c->json, "kvs", &bad);
-    size_t n = 0, skip = strlen(s->o.prefix) + strlen("/store/holders/");
-    int room = kvs ? cJSON_GetArraySize(kvs) : 0;
 
     l->busy = false;
-    if (c->res || bad || !l->lease) {
+    for (const cJSON *o = kvs ? kvs->child : NULL; o; o = o->next) {
+        struct mcm_kv kv;
+
+        if (mcm_kv_read(o, &kv) == 0)
+            take_holders(s, &h, &kv);
+        mcm_kv_fini(&kv);
+    }
+    if (c->res || bad || !l->lease || h.failed) {
+        free(h.all);
         failed(s); /* the lead is this agent's, and is told once it is known whom to wait for */
         return;
     }
-    holders = calloc((size_t)room + 1, sizeof(*holders));
-    for (const cJSON *o = kvs ? kvs->child : NULL; o && holders; o = o->next) {
-        struct mcm_kv kv;
-
-        if (mcm_kv_read(o, &kv) == 0 && kv.key_size > skip &&
-            kv.key_size - skip < MCM_ADDRESS_MAX && strlen(kv.key) == kv.key_size)
-            strcpy(holders[n++], kv.key + skip);
-        mcm_kv_fini(&kv);
-    }
     pthread_mutex_lock(&s->lock);
     free(s->lead.holders);
-    s->lead.holders = holders;
-    s->lead.nholders = n;
+    s->lead.holders = h.all;
+    s->lead.nholders = h.n;
+    l->noted = s->lead.note_new; /* what was to be noted was so in an earlier reign */
     pthread_mutex_unlock(&s->lock);
     l->leading = true;
     l->failures = 0;
+    l->note_at = 0;
     mcm_log(s, MCM_LOG_INFO, "metadata: this agent leads the store, token %" PRIu64, l->token);
     publish_mine(s);
     look(s, mcm_jitter(s, LOOK_MS));
@@ -161,18 +204,68 @@ static void list(struct mcm_service *s, uint64_t now)
         failed(s);
         return;
     }
-    mcm_text_add(&from, "%s/store/holders/", s->o.prefix);
-    mcm_text_add(&end, "%s/store/holders0", s->o.prefix); /* '0' follows '/' */
+    mcm_text_add(&from, "%s/store/", s->o.prefix);
+    mcm_text_add(&end, "%s/store0", s->o.prefix); /* '0' follows '/' */
     mcm_text_add(&c->body, "{");
     mcm_etcd_bytes(&c->body, "key", from.at, from.size);
     mcm_text_add(&c->body, ",");
     mcm_etcd_bytes(&c->body, "range_end", end.at, end.size);
-    mcm_text_add(&c->body, ",\"keys_only\":true,\"limit\":\"%u\"}", HOLDERS_MAX);
+    mcm_text_add(&c->body, ",\"limit\":\"%u\"}", HOLDERS_MAX * 2);
     c->body.failed = c->body.failed || from.failed || end.failed;
     mcm_text_fini(&from);
     mcm_text_fini(&end);
     c->urgent = true;
     lead_of(s)->busy = true;
+    mcm_call_start(s, c);
+}
+
+/* -- what the next leader is to know -- */
+
+static void noted(struct mcm_service *s, struct mcm_call *c)
+{
+    struct mcm_lead *l = lead_of(s);
+    bool bad = false;
+
+    l->busy = false;
+    if (c->res) {
+        l->note_at = mcm_now() + mcm_backoff(s, l->failures++);
+        mcm_service_at(s, l->note_at);
+    } else if (mcm_json_bool(c->json, "succeeded", &bad) && !bad) {
+        l->noted = l->noting;
+    } else {
+        look(s, 0); /* the lead is another's */
+        l->note_at = mcm_now() + LOOK_MS;
+    }
+}
+
+/* Only as long as the leader's key is as this agent has written it. */
+static void note(struct mcm_service *s, uint64_t now)
+{
+    struct mcm_lead *l = lead_of(s);
+    struct mcm_call *c = mcm_etcd_call(s, "/v3/kv/txn", now + s->o.timeout_ms, noted, NULL);
+    struct mcm_text key = {0};
+
+    if (!c) {
+        l->note_at = now + mcm_backoff(s, l->failures++);
+        return;
+    }
+    mcm_text_add(&key, "%s/store/members", s->o.prefix);
+    mcm_text_add(&c->body, "{\"compare\":[{");
+    mcm_etcd_bytes(&c->body, "key", l->key, strlen(l->key));
+    mcm_text_add(&c->body,
+                 ",\"result\":\"EQUAL\",\"target\":\"MOD\",\"mod_revision\":\"%" PRIu64
+                 "\"}],\"success\":[{\"request_put\":{",
+                 l->modified);
+    mcm_etcd_bytes(&c->body, "key", key.at, key.size);
+    mcm_text_add(&c->body, ",");
+    pthread_mutex_lock(&s->lock);
+    mcm_etcd_bytes(&c->body, "value", s->lead.note, strlen(s->lead.note));
+    l->noting = s->lead.note_new;
+    pthread_mutex_unlock(&s->lock);
+    mcm_text_add(&c->body, "}}]}");
+    c->body.failed = c->body.failed || key.failed;
+    mcm_text_fini(&key);
+    l->busy = true;
     mcm_call_start(s, c);
 }
 
@@ -436,7 +529,7 @@ static void ask(struct mcm_service *s, uint64_t now)
 void mcm_lead_tick(struct mcm_service *s, uint64_t now)
 {
     struct mcm_lead *l = lead_of(s);
-    bool wanted, hurry;
+    bool wanted, hurry, notes;
     uint64_t raise;
 
     pthread_mutex_lock(&s->lock);
@@ -444,6 +537,7 @@ void mcm_lead_tick(struct mcm_service *s, uint64_t now)
     hurry = s->lead.hurry;
     raise = s->lead.raise;
     s->lead.hurry = false;
+    notes = s->lead.note && s->lead.note_new != l->noted;
     pthread_mutex_unlock(&s->lock);
     if (!wanted)
         return;
@@ -464,6 +558,8 @@ void mcm_lead_tick(struct mcm_service *s, uint64_t now)
         take(s, l->modified, raise, now);
     } else if (l->leading && now >= l->renew_at) {
         renew(s, now);
+    } else if (l->leading && notes && now >= l->note_at) {
+        note(s, now);
     } else if (now >= l->look_at) {
         ask(s, now);
     } else {

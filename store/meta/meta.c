@@ -410,6 +410,20 @@ size_t mcm_lead_holders(struct mcm *m, char (**out)[MCM_ADDRESS_MAX])
     return n;
 }
 
+void mcm_lead_note(struct mcm *m, const char *lines)
+{
+    char *copy = m->backend == MCM_ETCD ? strdup(lines) : NULL;
+
+    if (!copy)
+        return;
+    pthread_mutex_lock(&m->service->lock);
+    free(m->service->lead.note);
+    m->service->lead.note = copy;
+    m->service->lead.note_new++;
+    pthread_mutex_unlock(&m->service->lock);
+    mcm_service_wake(m->service);
+}
+
 /* -- life -- */
 
 static int bad_option(char *error, size_t error_size, const char *text)

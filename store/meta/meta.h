@@ -141,9 +141,12 @@ void mcm_lead_get(struct mcm *m, struct mcm_leader *out);
 void mcm_lead_hurry(struct mcm *m);
 /* This agent leads with a token that is not above `token`, which somebody has seen (etcd has lost its history): takes a greater one. */
 void mcm_lead_raise(struct mcm *m, uint64_t token);
-/* Agents with a store when the lead was taken (their keys PREFIX/store/holders/ADDRESS). Their number; *out is an array to be freed,
- * NULL when there are none. */
+/* Agents with a store when the lead was taken: those that are named there now (their keys PREFIX/store/holders/ADDRESS) and those that
+ * the leader before has noted. Their number; *out is an array to be freed, NULL when there are none. */
 size_t mcm_lead_holders(struct mcm *m, char (**out)[MCM_ADDRESS_MAX]);
+
+/* While this agent leads: addresses, a line each, that the next leader is to know. Kept without a lease, in PREFIX/store/members. */
+void mcm_lead_note(struct mcm *m, const char *lines);
 
 /*
  * Raw keys of the service, for Mooncake's own records; memory and p2p: -ENOTSUP. No prefix is

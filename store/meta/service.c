@@ -554,6 +554,7 @@ void mcm_service_free(struct mcm_service *s)
         free((char *)strings[i]);
     free(s->prefix);
     free(s->lead.holders);
+    free(s->lead.note);
     pthread_mutex_destroy(&s->lock);
     free(s);
 }

@@ -126,6 +126,8 @@ struct mcm_service {
         struct mcm_leader known;
         char (*holders)[MCM_ADDRESS_MAX];
         size_t nholders;
+        char *note;        /* what the members' key is to be; NULL: nothing is wanted */
+        uint64_t note_new; /* counts its changes */
     } lead;
 
     /* news of this turn: the front gets them together with the state that goes with them */

@@ -82,13 +82,39 @@ bool mco_directory_rebuilding(const struct mco_directory *d, uint64_t now)
 {
     bool waiting = !d->expected_all;
 
-    if (d->rebuilt || now - d->created >= d->o.rebuild_ns)
+    if (d->rebuilt || (now > d->created && now - d->created >= d->o.rebuild_ns))
         return false;
     for (size_t i = 0; i < d->nexpected; i++)
         waiting |= !d->expected[i].heard;
     for (uint32_t i = 0; i < d->nmembers; i++)
         waiting |= d->members[i] != NULL && d->members[i]->state == MCO_HOLDER_REPORTING;
     return waiting;
+}
+
+uint64_t mco_directory_members(struct mco_directory *d, uint64_t now,
+                               void (*each)(void *context, const char *address), void *context)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < d->nmembers; i++) {
+        const struct mco_member *h = d->members[i];
+
+        if (h == NULL || h->state == MCO_HOLDER_GONE)
+            continue;
+        sum += mco_key_hash(1, h->info.address, (uint32_t)strlen(h->info.address));
+        if (each != NULL)
+            each(context, h->info.address);
+    }
+    for (size_t i = 0; i < d->nexpected && now - d->created < d->o.gone_ns; i++) {
+        const struct mco_expected *x = &d->expected[i];
+
+        if (x->heard || mco_directory_holder_named(d, x->address) != MCO_NO_HOLDER)
+            continue;
+        sum += mco_key_hash(1, x->address, (uint32_t)strlen(x->address));
+        if (each != NULL)
+            each(context, x->address);
+    }
+    return sum;
 }
 
 /* ---- holders ------------------------------------------------------------------------------ */

@@ -46,6 +46,10 @@ void mco_directory_destroy(struct mco_directory *d);
 uint64_t mco_directory_token(const struct mco_directory *d);
 /* A holder that is expected to come (from the cluster's metadata): the rebuilding waits for it. */
 void mco_directory_expect(struct mco_directory *d, const char *address);
+/* Agents that may hold objects: those that have joined and are not gone, and those that are expected and were not heard yet (for
+ * gone_ms). The number changes when they do. */
+uint64_t mco_directory_members(struct mco_directory *d, uint64_t now,
+                               void (*each)(void *context, const char *address), void *context);
 /* All that are expected have been named: the rebuilding is over when they have reported, and not later than rebuild_ns. */
 void mco_directory_expected(struct mco_directory *d);
 
@@ -134,7 +138,8 @@ void mco_directory_end(struct mco_directory *d, uint32_t writer, const struct mc
 enum mcs_status mco_directory_remove(struct mco_directory *d, const struct mco_key *key,
                                      struct mco_version *upto, uint64_t now, unsigned *left);
 /* How many holders of older lives of this key than `version` have not confirmed that they dropped them (away ones are
- * not waited for beyond away_ns). An upsert or a removal is acknowledged at 0. */
+ * not waited for beyond away_ns); while the directory is rebuilt, one more, for those that are not known. An upsert or a removal is
+ * acknowledged at 0. */
 unsigned mco_directory_pending(struct mco_directory *d, const struct mco_key *key,
                                const struct mco_version *version, uint64_t now);
 /* How many copies of this life are still to be made; *copies (may be NULL): how many hold it. */

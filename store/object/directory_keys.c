@@ -337,8 +337,10 @@ enum mcs_status mco_directory_remove(struct mco_directory *d, const struct mco_k
     memset(upto, 0, sizeof(*upto));
     if (e != NULL)
         *upto = e->version;
-    if (e == NULL || status_of(d, e) == MCS_NOT_FOUND) {
-        status = mco_directory_rebuilding(d, now) ? MCS_REBUILDING : MCS_NOT_FOUND;
+    if (mco_directory_rebuilding(d, now)) {
+        return MCS_REBUILDING; /* who has not reported yet may have it, too */
+    } else if (e == NULL || status_of(d, e) == MCS_NOT_FOUND) {
+        status = MCS_NOT_FOUND;
     } else {
         mco_duties_cancel(d, e);
         while (e->nholders > 0) {
@@ -361,8 +363,8 @@ unsigned mco_directory_pending(struct mco_directory *d, const struct mco_key *ke
 {
     struct mco_entry *e = mco_entry_find(d, key);
 
-    (void)now;
-    return e == NULL ? 0 : pending(d, e, version);
+    /* who has not reported yet may have an earlier life */
+    return (e == NULL ? 0 : pending(d, e, version)) + mco_directory_rebuilding(d, now);
 }
 
 unsigned mco_directory_missing(struct mco_directory *d, const struct mco_key *key,

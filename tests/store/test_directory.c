@@ -315,6 +315,10 @@ Test(directory, nothing_is_absent_before_all_have_reported)
     cr_assert_eq(found(d, "unknown", S).status, MCS_REBUILDING);
     cr_assert_eq(begun(d, a, "unknown", 0, 1, MCO_NO_HOLDER, S).status, MCS_REBUILDING);
     cr_assert_eq(mco_directory_remove(d, &k, &upto, S, &left), MCS_REBUILDING);
+    k = key("k");
+    cr_assert_eq(mco_directory_remove(d, &k, &upto, S, &left), MCS_REBUILDING,
+                 "another may have it, too");
+    cr_assert_eq(mco_directory_pending(d, &k, &v, S), 1);
     mco_directory_report_ends(d, a, S);
     cr_assert_eq(found(d, "unknown", S).status, MCS_REBUILDING, "another is missing");
     b = joined(d, 2, "", 1, S, &report);
@@ -323,6 +327,7 @@ Test(directory, nothing_is_absent_before_all_have_reported)
     mco_directory_report_ends(d, b, S);
     ticks(d, S);
     cr_assert_not(mco_directory_rebuilding(d, S));
+    cr_assert_eq(mco_directory_pending(d, &k, &v, S), 0);
     cr_assert_eq(found(d, "unknown", S).status, MCS_NOT_FOUND);
     /* of two lives the later one is it */
     cr_assert(same(found(d, "both", S).version, w));
@@ -338,6 +343,7 @@ Test(directory, nothing_is_absent_before_all_have_reported)
     d = made(9, 20 * S, 0);
     mco_directory_expect(d, "10.0.0.1:1");
     mco_directory_expected(d);
+    ticks(d, S / 2); /* a clock that was read before the reign began */
     cr_assert(mco_directory_rebuilding(d, 20 * S));
     cr_assert_not(mco_directory_rebuilding(d, 21 * S));
     mco_directory_destroy(d);
