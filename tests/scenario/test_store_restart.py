@@ -119,6 +119,73 @@ refused(NOT_SUPPORTED, c.list)
 c.close()
 none.finish()
 
+# more extents than fit into the descriptors that a supervisor once kept
+wide = Supervised("store.size=128M", "store.extent_size=2M", "store.objects=1000", "agent.barrier_ms=100")
+me = Client(wide.socket, "me")
+for i in range(60):
+    put(b"wide-%d" % i, 2 * MiB - 100)
+check(store()["extents"] >= 60, "extents:", store()["extents"])
+wide.await_next(wide.kill_agent())
+for i in range(60):
+    get(b"wide-%d" % i, 2 * MiB - 100)
+equal(store()["recovered"]["lost_extents"], 0, "extents that were lost")
+
+
+def scribble(how):
+    """The agent dies, and its table is written over before the next one reads it."""
+    supervisor = wide.process.pid
+    os.kill(supervisor, signal.SIGSTOP)
+    pid = wide.pid()
+    os.kill(pid, signal.SIGKILL)
+    await_(lambda: open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] == "Z", "the agent to be dead")
+    table = next(f"/proc/{supervisor}/fd/{fd}" for fd in os.listdir(f"/proc/{supervisor}/fd")
+                 if os.readlink(f"/proc/{supervisor}/fd/{fd}").startswith("/memfd:mcshm-objects"))
+    os.chmod(table, 0o600)
+    with open(table, "r+b", buffering=0) as f:
+        how(f, os.fstat(f.fileno()).st_size)
+    os.kill(supervisor, signal.SIGCONT)
+    wide.await_next(pid)
+
+
+def parts(f, size):
+    """Where the sparse file has something."""
+    at = 0
+    while at < size:
+        try:
+            at = os.lseek(f.fileno(), at, os.SEEK_DATA)
+        except OSError:
+            return
+        end = os.lseek(f.fileno(), at, os.SEEK_HOLE)
+        yield at, end
+        at = end
+
+
+def some_bytes(f, size):
+    r = random.Random(7)
+    for at, end in parts(f, size):
+        for _ in range(20 if at != 0 else 0):  # its head apart
+            f.seek(r.randrange(at, min(end, at + 6000)))
+            f.write(r.randbytes(1))
+
+
+def everything(f, size):
+    for at, end in list(parts(f, size)):
+        f.seek(at)
+        f.write(random.Random(8).randbytes(min(end - at, MiB)))
+
+
+scribble(some_bytes)
+found = [i for i in range(60) if me.get(b"wide-%d" % i, room=2 * MiB)[0][0] == OK]
+for i in found:
+    get(b"wide-%d" % i, 2 * MiB - 100)
+check(store()["recovered"]["torn"] + store()["recovered"]["lost_extents"] > 0, "nothing is torn:", store()["recovered"])
+scribble(everything)
+equal(store()["objects"], 0, "objects out of a table of nonsense")
+put(b"after", MiB)
+get(b"after", MiB)
+me.close()
+wide.finish()
+
 # nobody keeps: said at the start
 alone = Agent("store.size=4M", "store.extent_size=4M")
 check("objects end with this agent" in alone.text(), "it does not say that objects end with it")
