@@ -213,7 +213,12 @@ Test(config, contradictions_are_refused)
                                       "pool.extent_size=2G",  "queue.args_size=16385",
                                       "rdma.chunk=1025K",     "rdma.gid_index=one",
                                       "rdma.gid_index=256",   "rdma.enable=require",
-                                      "rdma.devices=a,b/256", "rdma.deny=mlx5_0/x"};
+                                      "rdma.devices=a,b/256", "rdma.deny=mlx5_0/x",
+                                      "store.size=64G",       "store.extent_size=2G",
+                                      "store.policy=mru",     "store.high=94",
+                                      "store.low=97",         "store.events=3M",
+                                      "store.beat_ms=20000",  "store.gone_ms=5000",
+                                      "store.disk=objects",   "store.master=someone"};
 
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         struct mcd_config c;
