@@ -79,6 +79,11 @@ static int step_up(struct mcd_master *m, uint64_t token)
             mco_directory_expect(m->d, holders[i]);
         mco_directory_expected(m->d);
         free(holders);
+    } else if (strcmp(config->store_master, "embedded") == 0 && m->agent->store != NULL) {
+        /* for itself alone: nobody else will come */
+        mco_directory_expect(m->d, m->agent->cluster->address);
+        mco_directory_expected(m->d);
+        n = 1;
     }
     mcd_info("store: this agent leads the directory, token %llu, %zu agents are expected",
              (unsigned long long)token, n);

@@ -24,6 +24,15 @@ def joined(*agents):
 
 
 a, b = Net("a", "b")
+
+# an agent that leads for itself alone waits for nobody
+lone = a.agent("store.size=64M", "store.extent_size=8M", "store.rebuild_ms=600000")
+c = Client(lone.socket, "alone")
+equal([r.status for r in c.put((b"alone", b"1"))], [OK], "put at once")
+equal(c.get(b"alone", b"nowhere"), [(OK, b"1"), (NOT_FOUND, None)])
+c.close()
+lone.stop()
+
 one, two = a.agent(*OWN), b.agent(*OWN)
 joined(one, two)
 c, d = Client(one.socket, "c", queue={"args_size": 16 * MiB}), Client(two.socket, "d", queue={"args_size": 16 * MiB})
