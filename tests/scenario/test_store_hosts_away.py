@@ -40,6 +40,17 @@ for r in c.put(*[(k, value(k)) for k in keys]):
 everything = [(OK, value(k)) for k in keys]
 equal(d.get(*keys, room=50000), everything, "read over there")
 
+# -- a writer ends between start and end: nobody has seen its object, and another host may put the key
+
+w = Client(one.socket, "w", queue=QUEUE)
+half, = w.create((b"half", 1000))
+equal(half.status, OK, "created")
+equal(d.get(b"half") + c.get(b"half"), [(NOT_FOUND, None)] * 2, "not before its seal")
+equal([r.status for r in d.put((b"half", b"other"))], [IN_USE], "it is being written")
+w.close()
+eventually("the key to be free", lambda: d.put((b"half", b"other"))[0].status == OK)
+equal(c.get(b"half"), [(OK, b"other")])
+
 # -- the holder stands still for longer than away_ms: told so in time; it keeps its objects
 
 stop_all_of(one.process.pid, "the holder")
