@@ -129,7 +129,7 @@ static void print_object(struct mcd_master *m, FILE *out, const struct mco_key *
     fputc('{', out);
     print_key(out, key);
     fprintf(out,
-            ",\"tenant\":%llu,\"size\":%llu,\"crc\":\"0x%08x\",\"version\":%llu,"
+            ",\"tenant\":%llu,\"size\":%llu,\"crc32c\":\"%08x\",\"version\":%llu,"
             "\"status\":\"%s\",\"hosts\":[",
             (unsigned long long)key->tenant, (unsigned long long)f->size, f->crc,
             (unsigned long long)((f->version.token << 40) + f->version.sequence),
