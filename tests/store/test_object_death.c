@@ -163,6 +163,7 @@ static void live_and_die(unsigned round, struct noted *all, const char *failpoin
         _exit(0);
     }
     if (failpoint == NULL) {
+        /* nothing to wait for: it may be anywhere */
         usleep(200 + (round * 7919) % 5000);
         kill(child, SIGKILL);
     }
