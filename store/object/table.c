@@ -107,14 +107,23 @@ static uint64_t seal_of(const struct mco_record *r, uint32_t crc, bool summed)
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
+static int allocate(int fd, uint64_t at, uint64_t size)
+{
+    int res;
+
+    do
+        res = fallocate(fd, 0, (off_t)at, (off_t)size) == 0 ? 0 : -errno;
+    while (res == -EINTR);
+    return res;
+}
+
 /* Memory for records [from, to) of the row at `base`. A shortage shows here and not as a SIGBUS later. */
 static int row_memory(struct mco_store *s, uint64_t base, uint32_t from, uint32_t to)
 {
     int res = MCS_FAIL(objects_grow);
 
-    if (res == 0 && fallocate(s->table.fd, 0, (off_t)(base + (uint64_t)from * 128),
-                              (off_t)((uint64_t)(to - from) * 128)) != 0)
-        res = -errno;
+    if (res == 0)
+        res = allocate(s->table.fd, base + (uint64_t)from * 128, (uint64_t)(to - from) * 128);
     return res;
 }
 
@@ -659,8 +668,8 @@ static int make(struct mco_table *t)
     struct mco_table_head *h;
     int res = table_memfd(&t->fd);
 
-    if (res == 0 && fallocate(t->fd, 0, 0, (off_t)EXTENTS_AT) != 0)
-        res = -errno;
+    if (res == 0)
+        res = allocate(t->fd, 0, EXTENTS_AT);
     if (res == 0)
         res = map_head(t);
     if (res != 0)
