@@ -121,7 +121,8 @@ struct mco_extent {
 };
 /* A new extent, in use from now on; its id in *id. 0 or -ENOMEM, -ENOSPC: beyond `size`. */
 int mco_extent_add(struct mco_store *s, const struct mco_extent *e, uint32_t *id);
-/* What was wanted could not be had: those who wait for it get NO_SPACE, or evict. */
+/* What was wanted could not be had: those who wait for it evict, or get NO_SPACE. Asked for again after a second; soon, where an
+ * extent was removed just now, whose memory may be on its way back. */
 void mco_extent_failed(struct mco_store *s, uint64_t tenant, bool open);
 /* Takes an empty extent out for good. -EBUSY: something lies in it (again). */
 int mco_extent_remove(struct mco_store *s, uint32_t id);
@@ -165,7 +166,8 @@ struct mco_put {
  */
 enum mcs_status mco_begin(struct mco_store *s, const struct mco_put *p, struct mco_view *out);
 /* It is there from now on; an earlier version of its key leaves. crc: CRC32C of its bytes, when `summed`.
- * copies: hosts that hold it, this one included. NOT_OWNER: it was aborted, or a later version is there. */
+ * copies: hosts that hold it, this one included. NOT_OWNER: it was given up (mco_damaged()), or a later version is there;
+ * it is over then as after mco_abort(). Its pin in place, if it had one, has ended before. */
 enum mcs_status mco_seal(struct mco_store *s, struct mco_object *o, uint32_t crc, bool summed,
                          unsigned copies);
 void mco_abort(struct mco_store *s, struct mco_object *o);
@@ -183,7 +185,8 @@ void mco_unpin(struct mco_store *s, struct mco_object *o);
 void mco_pin_in_place(struct mco_store *s, struct mco_object *o, bool begins);
 /* It is not evicted, and its space not reused, before `until`. */
 void mco_lease(struct mco_store *s, struct mco_object *o, uint64_t until);
-/* Its bytes are not what they were (by == NULL), or it must go: not found from now on. */
+/* Its bytes are not what they were, or it must go: not found from now on. Of one being written: its key is free for others,
+ * its space is kept until the writer seals (NOT_OWNER) or aborts. */
 void mco_damaged(struct mco_store *s, struct mco_object *o);
 
 struct mco_found {
