@@ -55,6 +55,7 @@ int mcd_recovery_open(struct mcd_agent *a, char *error, size_t error_size)
                             h->tries);
                 mcd_ledger_clear(r->ledger);
                 h->tries = 0;
+                r->given_up = true;
             }
         }
     }

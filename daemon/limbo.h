@@ -39,6 +39,7 @@ struct mcd_recovery {
     uint32_t coming;           /* that have, and are not through */
     uint32_t total;            /* at the start */
     bool told;                 /* that all are back */
+    bool given_up;             /* starts over what is kept have failed: this one does without */
     /* counters */
     uint64_t restored, lost, refused;
 };

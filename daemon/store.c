@@ -44,11 +44,11 @@ static void on_event(void *context, const struct mco_event *e)
 
 /* ---- birth ------------------------------------------------------------------------------------ */
 
-/* [store] size = 0: what was kept has no owner any more. */
-static void forget_kept(struct mcd_keeper *k)
+/* What was kept has no owner any more. */
+static void forget_kept(struct mcd_keeper *k, const char *why)
 {
     if (k->table_fd >= 0) {
-        mcd_warning("the objects of the agent before are dropped: [store] size = 0");
+        mcd_warning("the objects of the agent before are dropped: %s", why);
         mcd_keeper_remove(k, MCD_KEEPER_TABLE);
         close(k->table_fd);
         k->table_fd = -1;
@@ -144,20 +144,23 @@ int mcd_store_create(struct mcd_agent *a, char *error, size_t error_size)
         .low = (unsigned)a->config.store_low,
         .policy = a->config.store_policy,
         .lease_ns = a->config.store_lease_ms * 1000000u,
-        .table_fd = a->keeper.table_fd,
         .want = mcd_store_want,
         .idle = mcd_store_idle,
         .ready = on_ready,
         .event = on_event,
         .log = mcd_log_line,
     };
-    bool before = o.table_fd >= 0;
+    bool before;
     int res = -ENOMEM;
 
     if (o.size == 0) {
-        forget_kept(&a->keeper);
+        forget_kept(&a->keeper, "[store] size = 0");
         return 0;
     }
+    if (a->recovery.given_up)
+        forget_kept(&a->keeper, "starts over them have failed again and again");
+    o.table_fd = a->keeper.table_fd;
+    before = o.table_fd >= 0;
     st = calloc(1, sizeof(*st));
     if (st == NULL)
         goto error;
