@@ -10,9 +10,10 @@
 #include "log.h"
 #include "shm/status.h"
 
-#define POLL_NS (50 * MCD_MASTER_MS) /* the directory's clock, and the leader's lease */
-#define MARGIN_MS 500u               /* so long before its lease may end a leader answers no more */
-#define WAIT_MS 30000u               /* of an asker who names no limit */
+#define POLL_NS (50 * MCD_MASTER_MS)   /* the directory's clock, and the leader's lease */
+#define STILL_NS (500 * MCD_MASTER_MS) /* between two looks: this process stood still */
+#define MARGIN_MS 500u /* so long before its lease may end a leader answers no more */
+#define WAIT_MS 30000u /* of an asker who names no limit */
 
 /* ---- who leads ------------------------------------------------------------------------------ */
 
@@ -392,12 +393,16 @@ void mcd_master_poll(struct mcd_master *m)
     look(m);
     now = mcd_now_ns(); /* not before a reign that has just begun */
     if (m->d != NULL) {
+        /* what agents have said meanwhile has not been read yet */
+        if (m->polled != 0 && now - m->polled > STILL_NS)
+            mco_directory_stood_still(m->d, now - m->polled);
         more = mco_directory_tick(m->d, now);
         more |= mcd_jobs_poll(m, now);
         mcd_orders_send(m, now);
         mcd_waitings_poll(m, now);
         note_members(m, now);
     }
+    m->polled = now;
     mcd_alarm_set(m->agent, &m->alarm, now + (more ? MCD_MASTER_MS : POLL_NS));
 }
 

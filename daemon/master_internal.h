@@ -62,6 +62,7 @@ struct mcd_master {
     uint64_t leader_token;
     struct mco_directory *d; /* NULL: it does not lead */
     uint64_t token;          /* of this reign, or of the last one */
+    uint64_t polled;         /* ns: when its clock was last looked at */
     uint64_t members;        /* as the metadata was told of them */
     struct mcd_joined *joined;
     struct mcd_waiting *waiting, **waiting_end;

@@ -264,6 +264,13 @@ void mco_directory_heard(struct mco_directory *d, uint32_t holder, uint64_t now)
         h->state = h->told ? MCO_HOLDER_HERE : MCO_HOLDER_REPORTING;
 }
 
+void mco_directory_stood_still(struct mco_directory *d, uint64_t ns)
+{
+    for (uint32_t i = 0; i < d->nmembers; i++)
+        if (d->members[i] != NULL)
+            d->members[i]->heard += ns;
+}
+
 void mco_directory_left(struct mco_directory *d, uint32_t holder, uint64_t now)
 {
     struct mco_member *h = mco_member(d, holder);

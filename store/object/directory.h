@@ -70,6 +70,8 @@ uint32_t mco_directory_holder(const struct mco_directory *d, uint64_t identity);
 uint32_t mco_directory_holder_named(const struct mco_directory *d, const char *address);
 const struct mco_holder *mco_directory_holder_at(const struct mco_directory *d, uint32_t holder);
 void mco_directory_heard(struct mco_directory *d, uint32_t holder, uint64_t now);
+/* The caller itself stood still for so long: nobody's silence in that time counts. */
+void mco_directory_stood_still(struct mco_directory *d, uint64_t ns);
 /* Its connection is gone: its puts under way are undone at once; away and gone follow by the clock. */
 void mco_directory_left(struct mco_directory *d, uint32_t holder, uint64_t now);
 /* By order, until it is taken back; what the holder says of itself at its joins counts beside it. */

@@ -484,6 +484,10 @@ Test(directory, a_host_is_silent_then_lost)
     order = next(d, now);
     mco_directory_done(d, &order, MCS_OK, now);
     now = 8 * S;
+    mco_directory_stood_still(d, 4 * S);
+    ticks(d, now);
+    cr_assert_eq(mco_directory_state(d, a), MCO_HOLDER_HERE, "it was not listened to meanwhile");
+    now = 11 * S;
     mco_directory_heard(d, b, now);
     mco_directory_heard(d, c, now);
     ticks(d, now);
