@@ -203,9 +203,6 @@ int mcd_store_create(struct mcd_agent *a, char *error, size_t error_size)
     tell_recovered(st, before);
     if (st->disk != NULL) /* what is only there is found while others are served */
         mco_disk_start(st->disk, st->objects);
-    if (!mcd_keeper_keeps(&a->keeper))
-        mcd_info("objects end with this agent: nobody keeps them for the next one (mcshmd "
-                 "--supervise, or systemd)");
     st->work->guarded = before;
     limit_tenants(st);
     check_pages(a);
@@ -256,6 +253,9 @@ int mcd_store_begin(struct mcd_agent *a, char *error, size_t error_size)
         if (st->catalog != NULL)
             mcd_catalog_extent(st->catalog, x->memory, true);
     st->work->upkeep = (struct mcd_alarm){.fire = upkeep, .context = st};
+    if (!mcd_keeper_keeps(&a->keeper))
+        mcd_info("objects end with this agent: nobody keeps them for the next one (mcshmd "
+                 "--supervise, or systemd)");
     mcd_alarm_set(a, &st->work->upkeep, mcd_now_ns());
     return 0;
 }
