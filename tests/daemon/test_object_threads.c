@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two engines in threads of their own, a client of each, one store: the same keys are put, replaced, read, held, created, removed
- * and evicted by both. Whoever reads sees one whole object or none.
+ * Two engines in threads of their own, a client of each, one store: the same keys are put, replaced, read, held, created and removed
+ * by both. Whoever reads sees one whole object or none.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -122,6 +122,7 @@ static uint32_t roll(struct client *c, uint32_t below)
 static void run(struct ob *o)
 {
     struct mcs_desc d;
+    uint64_t word;
 
     ob_write(o);
     d = ob_desc(o);
@@ -133,7 +134,9 @@ static void run(struct ob *o)
             serve();
         sched_yield();
     }
-    cr_assert_eq(mcs_slot_peek(&o->f.client, 0) & 0x7f, MCS_STATE_COMPLETED);
+    word = mcs_slot_peek(&o->f.client, 0);
+    cr_assert_eq(word & 0x7f, MCS_STATE_COMPLETED, "op %u: state %u, error %u", o->op,
+                 (unsigned)word & 0x7f, (unsigned)(word >> 16) & 0xffff);
 }
 
 static void release(struct ob *o, uint64_t hold)
@@ -213,7 +216,7 @@ static void *client_thread(void *arg)
 Test(object_threads, whole_objects_or_none, .timeout = 240)
 {
     struct mcd_engine_options e = {.store = &first.st};
-    struct mco_options m = {.size = 1u << 20,
+    struct mco_options m = {.size = 4u << 20,
                             .extent_size = 256u << 10,
                             .objects = 1000,
                             .high = 95,
