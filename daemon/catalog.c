@@ -343,8 +343,7 @@ void mcd_catalog_destroy(struct mcd_catalog *c)
 
 bool mcd_catalog_draining(const struct mcd_catalog *c)
 {
-    (void)c;
-    return false;
+    return c->report.draining;
 }
 
 void mcd_catalog_peer(struct mcd_catalog *c, struct mcd_peer *p, bool up)

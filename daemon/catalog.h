@@ -92,7 +92,7 @@ struct mcd_segment *mcd_catalog_segment(const struct mcd_agent *a);
  * may be NULL. */
 void mcd_catalog_give_up(struct mcd_catalog *c, const struct mco_key *key,
                          const struct mco_version *v);
-/* Is the whole host drained, and by whose order? */
+/* Is the whole host drained, by what a leader has said last? */
 bool mcd_catalog_draining(const struct mcd_catalog *c);
 /* A peer has come or gone; messages of the store's from a peer (peer.proto, Store*). True: it was one. */
 void mcd_catalog_peer(struct mcd_catalog *c, struct mcd_peer *p, bool up);

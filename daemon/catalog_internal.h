@@ -157,6 +157,7 @@ struct mcd_catalog {
     /* catalog_report.c */
     struct {
         bool joined, full, first, walking;
+        bool draining;   /* as a leader has said last: the next one hears it */
         uint64_t next;   /* number of the first event that is not reported */
         uint64_t cursor; /* of the walk */
         uint64_t beat_at, report_at, beat_ns;

@@ -205,6 +205,10 @@ static void take_joined(struct mcd_catalog *c, const Mcd__StoreJoined *m)
 
     mco_note_token(c->store->objects, m->token);
     c->report.joined = true;
+    if (c->report.draining != m->draining)
+        mcd_info("this host's objects are %s, by order of the store's master",
+                 m->draining ? "moved to others" : "not moved to others any more");
+    c->report.draining = m->draining;
     if (m->beat_ms != 0)
         c->report.beat_ns = m->beat_ms * MCD_MS;
     mco_events_range(c->store->events, &first, &next);
@@ -263,6 +267,7 @@ static void beat(struct mcd_catalog *c)
     m.domain = c->agent->config.store_domain;
     m.capacity = s.size;
     m.used = s.used;
+    m.draining = c->report.draining;
     m.token = mco_token(c->store->objects);
     m.next = next;
     sc->answered = joined;

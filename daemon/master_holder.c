@@ -168,6 +168,7 @@ void mcd_master_on_join(struct mcd_master *m, const struct mcd_asker *who, const
     a.report = report;
     a.beat_ms = (uint32_t)m->agent->config.store_beat_ms;
     a.told = report ? 0 : j->told;
+    a.draining = mco_directory_holder_at(m->d, holder)->draining;
     mcd_master_reply(m, who, MCS_OK, &a.base);
 }
 

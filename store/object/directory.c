@@ -234,6 +234,8 @@ uint32_t mco_directory_join(struct mco_directory *d, const struct mco_holder *in
             d->nmembers = i + 1;
         h->state = MCO_HOLDER_REPORTING;
         h->info = *info;
+        h->ordered =
+            info->draining; /* what an earlier leader has ordered; from here on this one's word counts */
         replaced(d, info);
     }
     again = h->info.life != info->life || h->state == MCO_HOLDER_GONE;
@@ -244,7 +246,7 @@ uint32_t mco_directory_join(struct mco_directory *d, const struct mco_holder *in
     if (again || !h->connected)
         mco_duties_again(d, h, false);
     h->info = *info;
-    h->info.draining = info->draining || h->ordered;
+    h->info.draining = h->ordered;
     h->domain = domain_of(info);
     h->heard = now;
     h->connected = true;

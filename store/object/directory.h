@@ -74,7 +74,8 @@ void mco_directory_heard(struct mco_directory *d, uint32_t holder, uint64_t now)
 void mco_directory_stood_still(struct mco_directory *d, uint64_t ns);
 /* Its connection is gone: its puts under way are undone at once; away and gone follow by the clock. */
 void mco_directory_left(struct mco_directory *d, uint32_t holder, uint64_t now);
-/* By order, until it is taken back; what the holder says of itself at its joins counts beside it. */
+/* By order, until it is taken back. What a holder says of itself counts when it joins for the first time: it was told so by the
+ * leader before. */
 void mco_directory_drain(struct mco_directory *d, uint32_t holder, bool drain);
 /* Entries that name it. */
 uint64_t mco_directory_objects(const struct mco_directory *d, uint32_t holder);

@@ -8,6 +8,7 @@
 
 #define EXTENT (4u << 20)
 #define TENANT 7u
+#define LEADER 3u /* its token */
 
 struct holder {
     struct ag g;
@@ -18,6 +19,9 @@ struct holder {
     /* what it was asked */
     unsigned recalls;
     bool silent; /* does not answer recalls */
+    unsigned joins;
+    bool drained; /* what it is told as its leader's word, */
+    bool says_so; /* and what it has said at its last join */
     struct mcd_wire_header recall;
 };
 
@@ -45,13 +49,30 @@ static void event(void *context, const struct mco_event *e)
     (void)mco_events_add(((struct holder *)context)->st.events, e, NULL);
 }
 
+/* The other agent leads. */
+static void on_join(struct holder *x, const struct mcd_wire_header *h, const uint8_t *m,
+                    size_t size)
+{
+    Mcd__StoreJoin *q = mcd__store_join__unpack(NULL, size, m);
+    Mcd__StoreJoined a = MCD__STORE_JOINED__INIT;
+
+    cr_assert_not_null(q);
+    x->joins++;
+    x->says_so = q->draining;
+    mcd__store_join__free_unpacked(q, NULL);
+    a.token = LEADER;
+    a.beat_ms = 10;
+    a.draining = x->drained;
+    ag_raw_answer(&x->raw, h, MCS_OK, &a.base);
+}
+
 static void on_request(struct ag_raw *r, const struct mcd_wire_header *h, const uint8_t *m,
                        size_t size)
 {
     struct holder *x = r->context;
 
-    (void)m;
-    (void)size;
+    if (h->type == MCD_WIRE_STORE_JOIN)
+        on_join(x, h, m, size);
     if (h->type != MCD_WIRE_STORE_RECALL)
         return;
     x->recalls++;
@@ -319,6 +340,29 @@ Test(catalog_peer, the_store_is_opened_by_its_own_name_alone)
     cr_assert_eq(ask(&x, MCD_WIRE_OPEN, &m.base), MCS_NOT_FOUND);
     m.name = (char *)"";
     cr_assert_eq(ask(&x, MCD_WIRE_OPEN, &m.base), MCS_NOT_FOUND, "it is nobody's only segment");
+    fini(&x);
+}
+
+Test(catalog_peer, a_drain_is_remembered_for_the_next_leader)
+{
+    struct holder x;
+
+    init(&x);
+    x.drained = true;
+    mcd_catalog_leader(x.st.catalog, "127.0.0.1:9", LEADER, NULL);
+    until(&x, mcd_catalog_draining(x.st.catalog));
+    until(&x, x.says_so);
+    mcd_catalog_leader(x.st.catalog, "", 0, NULL);
+    x.says_so = false;
+    for (int i = 0; i < 10; i++)
+        turn(&x);
+    cr_assert(mcd_catalog_draining(x.st.catalog), "there is no leader meanwhile");
+    x.joins = 0;
+    mcd_catalog_leader(x.st.catalog, "127.0.0.1:9", LEADER, NULL);
+    until(&x, x.joins == 1);
+    cr_assert(x.says_so, "the first thing that the next one hears");
+    x.drained = false;
+    until(&x, !mcd_catalog_draining(x.st.catalog) && !x.says_so);
     fini(&x);
 }
 

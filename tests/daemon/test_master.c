@@ -478,6 +478,57 @@ Test(master, lists_stats_and_drains)
     world_destroy(x);
 }
 
+static void drain(struct world *x, bool drained)
+{
+    Mcd__StoreList q = MCD__STORE_LIST__INIT;
+
+    q.token = token(x);
+    q.tenant = WORLD_TENANT;
+    q.what = drained ? MCS_OBJECTS_DRAIN : MCS_OBJECTS_UNDRAIN;
+    q.text = (ProtobufCBinaryData){10, (uint8_t *)(uintptr_t) "10.0.0.1:1"};
+    cr_assert_eq(world_ask(x, 1, MCD_WIRE_STORE_LIST, &q.base, &mcd__store_listed__descriptor),
+                 MCS_OK);
+}
+
+/* The agent's own word is what the leader before has told it. */
+static bool drained(struct world *x, bool said)
+{
+    Mcd__StoreJoin q = MCD__STORE_JOIN__INIT;
+
+    q.identity = 77;
+    q.life = 78;
+    q.address = (char *)"10.0.0.1:1";
+    q.capacity = 1 << 30;
+    q.next = 100;
+    q.draining = said;
+    cr_assert_eq(world_ask(x, 0, MCD_WIRE_STORE_JOIN, &q.base, &mcd__store_joined__descriptor),
+                 MCS_OK);
+    return joined(x, 0)->draining;
+}
+
+Test(master, a_drain_is_told_to_who_is_drained_and_heard_from_him_by_the_next_leader)
+{
+    struct world *x = world_create();
+
+    cr_assert(!drained(x, false));
+    cr_assert_eq(join_as(x, 1, 2, 2, 0), MCS_OK);
+    drain(x, true);
+    cr_assert(drained(x, false), "told at the next beat");
+    cr_assert(drained(x, true));
+    drain(x, false);
+    cr_assert(!drained(x, true), "the order that was taken back before he had heard it");
+    cr_assert(!drained(x, false));
+    world_destroy(x);
+
+    x = world_create(); /* another leader */
+    cr_assert(drained(x, true));
+    cr_assert(drained(x, true));
+    cr_assert_eq(join_as(x, 1, 2, 2, 0), MCS_OK);
+    drain(x, false);
+    cr_assert(!drained(x, true));
+    world_destroy(x);
+}
+
 Test(master, puts_of_one_that_leaves_are_undone)
 {
     struct world *x = world_create();
