@@ -378,6 +378,7 @@ static bool argument(struct MHD_Connection *c, const char *name, uint64_t *v)
 /* The feed of objects' events, of all tenants. Returns the HTTP status. */
 static unsigned events(struct mcd_agent *a, struct MHD_Connection *c, struct text *t)
 {
+    struct mco_events *feed = a->store != NULL ? a->store->events : mcd_master_events(a->master);
     uint64_t from = 1, limit = EVENTS_USUAL;
     char *text = NULL;
     size_t size = 0;
@@ -387,7 +388,7 @@ static unsigned events(struct mcd_agent *a, struct MHD_Connection *c, struct tex
         add(t, "events show the keys of all tenants: [admin] events = on serves them\n");
         return MHD_HTTP_FORBIDDEN;
     }
-    if (a->store == NULL) {
+    if (feed == NULL) {
         add(t, "this agent holds no objects: [store] size = 0\n");
         return MHD_HTTP_NOT_FOUND;
     }
@@ -398,7 +399,7 @@ static unsigned events(struct mcd_agent *a, struct MHD_Connection *c, struct tex
     }
     f = open_memstream(&text, &size);
     if (f != NULL) {
-        mcd_json_events(f, &a->config, a->store->events, a->incarnation, UINT64_MAX, from, limit);
+        mcd_json_events(f, &a->config, feed, a->incarnation, UINT64_MAX, from, limit);
         fclose(f);
     }
     t->failed |= f == NULL || text == NULL;

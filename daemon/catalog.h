@@ -42,6 +42,10 @@ struct mcd_ask_key {
     struct mcd_segment *segment; /* of the holder's store; held until mcd_ask_done_with() */
     uint64_t address;
     uint64_t until; /* ns of CLOCK_MONOTONIC, this host's, from before the lease was asked for */
+    /* PULL by order: as its holder has it */
+    bool hard_pin;
+    uint32_t soft_pin_ms;
+    uint64_t group; /* hash, 0: none */
     /* the catalog's own */
     struct mcd_reach *reach;
     uint8_t given; /* END: the status that was asked with */

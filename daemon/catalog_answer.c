@@ -52,6 +52,11 @@ static void leased(struct mcd_op *op, const struct mcd_op_call *oc, const Mcd__S
         k->crc = m->crc[j];
         k->address = m->address[j];
         k->summed = m->summed.data[j] != 0;
+        k->hard_pin = j < m->hard_pin.len && m->hard_pin.data[j] != 0;
+        k->soft_pin_ms = j < m->n_soft_pin_ms ? m->soft_pin_ms[j] : 0;
+        k->soft_pin_ms =
+            k->soft_pin_ms < MCS_SOFT_PIN_MAX_MS ? k->soft_pin_ms : MCS_SOFT_PIN_MAX_MS;
+        k->group = j < m->n_group ? m->group[j] : 0;
         k->until = oc->sent + m->lease_ms * MCD_MS;
         k->reach = oc->holder->reach;
         k->segment = k->reach->segment;

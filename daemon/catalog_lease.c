@@ -66,10 +66,28 @@ bool mcd_leases_any(const struct mcd_catalog *c)
 }
 
 struct leased {
-    uint8_t *status, *summed;
-    uint64_t *token, *sequence, *size, *address;
-    uint32_t *crc;
+    uint8_t *status, *summed, *hard_pin;
+    uint64_t *token, *sequence, *size, *address, *group;
+    uint32_t *crc, *soft_pin_ms;
 };
+
+/* How it is to be held elsewhere, too. */
+static void keep_one(struct mcd_catalog *c, const struct mco_key *key, const struct leased *out,
+                     uint32_t i)
+{
+    struct mco_listed l;
+
+    if (out->status[i] != MCS_OK || !mco_stat(c->store->objects, key, &l))
+        return;
+    out->hard_pin[i] = l.hard_pin;
+    out->group[i] = l.group;
+    out->soft_pin_ms[i] =
+        l.soft_pin_until <= c->now
+            ? 0
+            : (uint32_t)((l.soft_pin_until - c->now) / MCD_MS < MCS_SOFT_PIN_MAX_MS
+                             ? (l.soft_pin_until - c->now) / MCD_MS
+                             : MCS_SOFT_PIN_MAX_MS);
+}
 
 /* One object: where it is, and that it stays there. */
 static void lease_one(struct mcd_catalog *c, const struct mco_key *key, uint64_t until,
@@ -96,7 +114,8 @@ static void lease_one(struct mcd_catalog *c, const struct mco_key *key, uint64_t
 
 static bool leased_create(struct leased *l, int64_t n)
 {
-    uint8_t *at = n <= 0 ? NULL : calloc((size_t)n, 4 * sizeof(uint64_t) + sizeof(uint32_t) + 2);
+    uint8_t *at =
+        n <= 0 ? NULL : calloc((size_t)n, 5 * sizeof(uint64_t) + 2 * sizeof(uint32_t) + 3);
 
     if (at == NULL)
         return false;
@@ -104,9 +123,12 @@ static bool leased_create(struct leased *l, int64_t n)
     l->sequence = l->token + n;
     l->size = l->sequence + n;
     l->address = l->size + n;
-    l->crc = (uint32_t *)(l->address + n);
-    l->status = (uint8_t *)(l->crc + n);
+    l->group = l->address + n;
+    l->crc = (uint32_t *)(l->group + n);
+    l->soft_pin_ms = l->crc + n;
+    l->status = (uint8_t *)(l->soft_pin_ms + n);
     l->summed = l->status + n;
+    l->hard_pin = l->summed + n;
     return true;
 }
 
@@ -143,6 +165,8 @@ void mcd_lease_on_lease(struct mcd_catalog *c, struct mcd_peer *p, const struct 
                             NULL);
         else
             lease_one(c, &key, until, &l, i);
+        if (r->keep && !r->exist)
+            keep_one(c, &key, &l, i);
     }
     note_borrower(c, p, until);
     m.lease_ms = (uint32_t)ms;
@@ -155,6 +179,12 @@ void mcd_lease_on_lease(struct mcd_catalog *c, struct mcd_peer *p, const struct 
         m.crc = l.crc;
         m.address = l.address;
         m.summed = (ProtobufCBinaryData){.data = l.summed, .len = (size_t)n};
+    }
+    if (r->keep && !r->exist) {
+        m.hard_pin = (ProtobufCBinaryData){.data = l.hard_pin, .len = (size_t)n};
+        m.n_soft_pin_ms = m.n_group = (size_t)n;
+        m.soft_pin_ms = l.soft_pin_ms;
+        m.group = l.group;
     }
     mcd_peer_answer(p, h, MCS_OK, &m.base);
     free(l.token);

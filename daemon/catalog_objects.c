@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Control requests about objects that concern the whole cluster: the leader is asked, by who has the session. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,10 +18,14 @@ struct asked {
 static void removed(const struct asked *x, uint32_t status, const uint8_t *payload, size_t size)
 {
     Mcd__StoreRemoved *m = payload == NULL ? NULL : mcd__store_removed__unpack(NULL, size, payload);
+    char json[80];
 
     if (status == MCS_OK && m == NULL)
         status = MCS_PROTOCOL;
-    x->told(x->context, (enum mcs_status)status, m == NULL ? 0 : m->removed, NULL,
+    snprintf(json, sizeof(json), "{\"removed\":%llu,\"in_use\":%llu}",
+             m == NULL ? 0ull : (unsigned long long)m->removed,
+             m == NULL ? 0ull : (unsigned long long)m->in_use);
+    x->told(x->context, (enum mcs_status)status, m == NULL ? 0 : m->removed, json,
             m == NULL ? "the store's master did not answer" : m->error);
     if (m != NULL)
         mcd__store_removed__free_unpacked(m, NULL);

@@ -229,6 +229,7 @@ static int send_lease(struct mcd_op *op, struct mcd_holder *h, const struct batc
     m.lease_ms = op->ask->lease_ms;
     m.keys = mcd_names_data(&b->keys);
     m.exist = op->ask->kind == MCD_ASK_EXIST;
+    m.keep = op->from;
     op->catalog->stats.leases += b->keys.n;
     return mcd_store_call(op->catalog, h->address, &b->call->sc, MCD_WIRE_STORE_LEASE, &m.base,
                           MCD_CALL_MS);

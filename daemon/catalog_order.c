@@ -166,13 +166,30 @@ static void drop(struct order *o, const Mcd__StoreOrder *m)
     o->left += mcd_recall_last(r, recalled, o);
 }
 
+/* Is somebody at it here? */
+static void check(struct order *o, const Mcd__StoreOrder *m)
+{
+    const uint8_t *at = o->keys;
+
+    for (uint32_t i = 0; i < o->n; i++) {
+        struct mco_key key = mcd_names_next(&at, m->tenant[i]);
+        struct mco_listed l;
+        bool there = mco_stat(o->catalog->store->objects, &key, &l) && !l.leaving;
+
+        o->status[i] = there && (l.hard_pin || l.pins != 0 || l.in_place != 0 ||
+                                 l.lease_until > o->catalog->now)
+                           ? MCS_IN_USE
+                           : MCS_OK;
+    }
+}
+
 /* ---- the message ---------------------------------------------------------------------------------- */
 
 static bool good_order(const Mcd__StoreOrder *m, int64_t n)
 {
-    bool pulls = m != NULL && m->kind != MCO_ORDER_DROP;
+    bool pulls = m != NULL && (m->kind == MCO_ORDER_COPY || m->kind == MCO_ORDER_MOVE);
     bool good = n > 0 && m->n_tenant == (size_t)n && m->n_version_token == (size_t)n &&
-                m->n_version_sequence == (size_t)n && m->kind <= MCO_ORDER_MOVE &&
+                m->n_version_sequence == (size_t)n && m->kind <= MCO_ORDER_CHECK &&
                 (!pulls || m->n_from == (size_t)n);
 
     for (int64_t i = 0; good && pulls && i < n; i++)
@@ -208,6 +225,8 @@ static void carry_out(struct order *o, const Mcd__StoreOrder *m)
 {
     if (m->kind == MCO_ORDER_DROP)
         drop(o, m);
+    else if (m->kind == MCO_ORDER_CHECK)
+        check(o, m);
     else
         pull_all(o, m);
     part_over(o); /* the one that it was made with */

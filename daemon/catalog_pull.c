@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "catalog_internal.h"
+#include "catalog_op.h"
 #include "log.h"
 #include "object.h"
 #include "shm/status.h"
@@ -150,6 +150,12 @@ int mcd_pull_begin(struct mcd_catalog *c, struct mcd_op *op, uint32_t i, struct 
         .key = k->key, .size = k->size, .version = k->version, .flags = MCS_OBJECT_UPSERT};
     struct mcd_pull *p;
 
+    if (op->from) { /* a copy, or the place that it moves to: as its holder has it */
+        put.flags |= k->hard_pin ? MCS_OBJECT_HARD_PIN : 0;
+        put.group = k->group;
+        put.soft_pin_until =
+            k->soft_pin_ms == 0 ? 0 : mcd_now_ns() + k->soft_pin_ms * (uint64_t)MCD_MS;
+    }
     *status = MCS_BUSY;
     if (c->pulling >= MCD_PULLS_MAX || c->pulling_bytes >= MCD_PULLS_BYTES)
         return -EAGAIN;

@@ -41,14 +41,20 @@ static void tell_catalog(struct mcd_master *m, const char *address, uint64_t tok
 }
 
 static void lost_key(void *context, const struct mco_key *key, const struct mco_version *version,
-                     uint64_t size, const struct mco_holder *h)
+                     uint64_t size, const struct mco_holder *h, unsigned left)
 {
     struct mcd_master *m = context;
-    struct mco_event e = {.kind = MCO_REMOVED, .key = *key, .version = *version, .size = size};
+    struct mco_event e = {.kind = MCO_LOST, .key = *key, .version = *version, .size = size};
+    struct mco_events *feed = mcd_master_events(m);
 
-    m->stats.lost++;
-    if (m->agent->store != NULL && m->agent->store->events != NULL)
-        mco_events_add(m->agent->store->events, &e, h->address);
+    m->stats.lost += left == 0;
+    if (feed != NULL)
+        mco_events_add(feed, &e, h->address);
+}
+
+struct mco_events *mcd_master_events(struct mcd_master *m)
+{
+    return m == NULL ? NULL : m->agent->store != NULL ? m->agent->store->events : m->events;
 }
 
 static int step_up(struct mcd_master *m, uint64_t token)
@@ -472,6 +478,13 @@ int mcd_master_create(struct mcd_agent *a, struct mcd_master **out, char *error,
         mcd_master_destroy(m);
         return res;
     }
+    /* that of the agent's store, where there is one */
+    if (a->store == NULL)
+        res = mco_events_create(a->config.store_events, &m->events);
+    if (res != 0) {
+        mcd_master_destroy(m);
+        return res;
+    }
     mcd_alarm_set(a, &m->alarm, mcd_now_ns());
     *out = m;
     return 0;
@@ -483,5 +496,6 @@ void mcd_master_destroy(struct mcd_master *m)
         return;
     step_down(m);
     mcd_alarm_clear(m->agent, &m->alarm);
+    mco_events_destroy(m->events);
     free(m);
 }

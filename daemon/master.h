@@ -34,6 +34,8 @@ bool mcd_master_on_message(struct mcd_master *m, struct mcd_peer *p,
 void mcd_master_answer(struct mcd_master *m, const struct mcd_wire_header *h, uint32_t status,
                        const ProtobufCMessage *answer);
 void mcd_master_peer_gone(struct mcd_master *m, struct mcd_peer *p);
+/* Where the leader names what hosts that are gone have had: the agent's own feed, in a process without a store one of the master's. */
+struct mco_events *mcd_master_events(struct mcd_master *m);
 struct mcd_master_stats {
     uint64_t terms, raised; /* times that it took the lead; that it took a greater token */
     uint64_t requests, malformed, fenced, not_leading;

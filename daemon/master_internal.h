@@ -48,10 +48,23 @@ struct mcd_waiting {
     uint8_t *keys; /* a key list */
     struct mco_version *versions;
     uint8_t *status, *copies;
+    struct mcd_check *check; /* a removal that is not begun before this is over; NULL */
 };
 
 struct mcd_order_call;
 struct mcd_walk_job;
+
+/* The question whether keys are pinned, leased or read at one of their holders, to all of those at a time. */
+struct mcd_check {
+    uint32_t n, room; /* keys, numbered from 0 */
+    uint8_t *used;    /* one a key */
+    /* Called once, maybe from inside mcd_check_send(); it is gone afterwards. NULL: nobody waits any more. A holder that does not
+     * answer uses nothing. */
+    void (*done)(struct mcd_master *m, struct mcd_check *k);
+    void *context;
+    unsigned left;              /* orders without an answer, and one while it is made */
+    struct mcd_order_call **by; /* by holder: the one that is filled */
+};
 
 struct mcd_master {
     struct mcd_agent *agent;
@@ -68,7 +81,8 @@ struct mcd_master {
     struct mcd_waiting *waiting, **waiting_end;
     struct mcd_order_call *orders;
     struct mcd_walk_job *jobs;
-    uint32_t next_own; /* of orders to the own catalog */
+    uint32_t next_own;         /* of orders to the own catalog */
+    struct mco_events *events; /* of a process without a store; NULL */
     struct mcd_master_stats stats;
 };
 
@@ -106,6 +120,15 @@ void mcd_waitings_end(struct mcd_master *m, const struct mcd_peer *peer, bool ev
 /* ---- master_order.c */
 void mcd_orders_send(struct mcd_master *m, uint64_t now);
 void mcd_orders_destroy(struct mcd_master *m);
+/* NULL: no memory. */
+struct mcd_check *mcd_check_create(void (*done)(struct mcd_master *m, struct mcd_check *k),
+                                   void *context);
+/* False: no memory; then mcd_check_destroy(). */
+bool mcd_check_add(struct mcd_master *m, struct mcd_check *k, const struct mco_key *key,
+                   uint64_t now);
+void mcd_check_send(struct mcd_master *m, struct mcd_check *k);
+/* One that was not sent. */
+void mcd_check_destroy(struct mcd_check *k);
 
 /* ---- master_list.c */
 void mcd_master_on_remove_many(struct mcd_master *m, const struct mcd_asker *who,

@@ -181,6 +181,8 @@ void mcd_master_on_start(struct mcd_master *m, const struct mcd_asker *who,
 
 static void waiting_free(struct mcd_waiting *w)
 {
+    if (w->check != NULL)
+        w->check->done = NULL;
     free(w->keys);
     free(w->versions);
     free(w->status);
@@ -233,6 +235,13 @@ static bool settle(struct mcd_master *m, struct mcd_waiting *w, uint64_t now, bo
 {
     bool end = w->asker.header.type == MCD_WIRE_STORE_END;
 
+    if (w->check != NULL && !late)
+        return false;
+    if (w->check != NULL) {
+        m->stats.late++;
+        memset(w->status, MCS_TIMEOUT, w->n);
+        return true;
+    }
     while (w->at < w->n) {
         const uint8_t *at = w->next_key;
         struct mco_key key = mcd_names_next(&at, w->tenant);
@@ -341,11 +350,57 @@ void mcd_master_on_end(struct mcd_master *m, const struct mcd_asker *who, const 
     wait_for(m, w);
 }
 
+static void remove_keys(struct mcd_master *m, struct mcd_waiting *w, uint64_t now)
+{
+    const uint8_t *at = w->keys;
+    unsigned left;
+
+    for (uint32_t i = 0; i < w->n; i++) {
+        struct mco_key key = mcd_names_next(&at, w->tenant);
+
+        if (w->status[i] != MCS_IN_USE)
+            w->status[i] = (uint8_t)mco_directory_remove(m->d, &key, &w->versions[i], now, &left);
+    }
+}
+
+/* Of which keys of a removal somebody makes use is known. */
+static void checked(struct mcd_master *m, struct mcd_check *k)
+{
+    struct mcd_waiting *w = k->context;
+
+    w->check = NULL;
+    for (uint32_t i = 0; i < w->n; i++)
+        w->status[i] = k->used[i] != 0 ? MCS_IN_USE : MCS_OK;
+    remove_keys(m, w, mcd_now_ns());
+    mcd_master_soon(m);
+}
+
+/* False: no memory. */
+static bool check_keys(struct mcd_master *m, struct mcd_waiting *w, uint64_t now)
+{
+    struct mcd_check *k = mcd_check_create(checked, w);
+    const uint8_t *at = w->keys;
+    bool good = k != NULL;
+
+    for (uint32_t i = 0; good && i < w->n; i++) {
+        struct mco_key key = mcd_names_next(&at, w->tenant);
+
+        good = mcd_check_add(m, k, &key, now);
+    }
+    if (good) {
+        w->check = k;
+        mcd_check_send(m, k);
+    } else if (k != NULL) {
+        mcd_check_destroy(k);
+    }
+    return good;
+}
+
 void mcd_master_on_remove(struct mcd_master *m, const struct mcd_asker *who,
                           const Mcd__StoreRemove *q)
 {
+    bool force = (q->flags & MCS_OBJECT_FORCE) != 0;
     int64_t n = mcd_names_count(q->keys.data, q->keys.len);
-    const uint8_t *at = q->keys.data;
     struct mcd_waiting *w;
     uint64_t now = mcd_now_ns();
 
@@ -358,11 +413,12 @@ void mcd_master_on_remove(struct mcd_master *m, const struct mcd_asker *who,
         mcd_master_reply(m, who, MCS_NO_MEMORY, NULL);
         return;
     }
-    for (int64_t i = 0; i < n; i++) {
-        struct mco_key key = mcd_names_next(&at, q->tenant);
-        unsigned left;
-
-        w->status[i] = (uint8_t)mco_directory_remove(m->d, &key, &w->versions[i], now, &left);
+    if (force || mco_directory_rebuilding(m->d, now)) { /* then nothing is removed */
+        remove_keys(m, w, now);
+    } else if (!check_keys(m, w, now)) {
+        mcd_master_reply(m, who, MCS_NO_MEMORY, NULL);
+        waiting_free(w);
+        return;
     }
     mcd_orders_send(m, now);
     wait_for(m, w);

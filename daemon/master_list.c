@@ -17,6 +17,7 @@
 #define OPEN_MAX 65536u       /* removed keys whose drops are awaited; beyond, the walk waits */
 #define JSON_MAX (700u << 10) /* bytes of a list */
 #define JOBS_MAX 64u
+#define CHECK_MAX 1024u /* keys that holders are asked about at a time, about */
 
 struct removed_key {
     struct removed_key *next;
@@ -36,9 +37,11 @@ struct mcd_walk_job {
     uint64_t cursor;         /* UINT64_MAX: the walk is over */
     bool failed;             /* no memory */
     /* removals */
+    bool force;
     struct removed_key *found, *open, **open_end;
-    uint32_t nopen;
-    uint64_t removed;
+    uint32_t nfound, nopen;
+    uint64_t removed, in_use;
+    struct mcd_check *check; /* of what was found; NULL */
     /* LIST */
     uint64_t skip, limit, listed;
     bool more;
@@ -52,6 +55,8 @@ static void job_free(struct mcd_walk_job *j)
 {
     struct removed_key *k;
 
+    if (j->check != NULL)
+        j->check->done = NULL;
     while ((k = j->found) != NULL) {
         j->found = k->next;
         free(k);
@@ -75,6 +80,7 @@ static void removed_answer(struct mcd_master *m, struct mcd_walk_job *j, uint32_
 
     a.token = m->token;
     a.removed = j->removed;
+    a.in_use = j->in_use;
     a.error = (char *)(uintptr_t)error;
     mcd_master_reply(m, &j->asker, status, &a.base);
 }
@@ -175,6 +181,7 @@ static bool note_one(void *context, const struct mco_key *key, const struct mco_
     memcpy(k->bytes, key->bytes, key->length);
     k->next = j->found;
     j->found = k;
+    j->nfound++;
     return true;
 }
 
@@ -198,7 +205,7 @@ static bool list_one(void *context, const struct mco_key *key, const struct mco_
     return true;
 }
 
-/* What the walk has found in one shard is removed; who has to drop it is waited for. */
+/* What the walk has found is removed; who has to drop it is waited for. */
 static void remove_found(struct mcd_master *m, struct mcd_walk_job *j, uint64_t now)
 {
     struct removed_key *k;
@@ -219,6 +226,56 @@ static void remove_found(struct mcd_master *m, struct mcd_walk_job *j, uint64_t 
         j->open_end = &k->next;
         j->nopen++;
     }
+    j->nfound = 0;
+}
+
+/* Holders have said of which somebody makes use: those stay. */
+static void checked(struct mcd_master *m, struct mcd_check *c)
+{
+    struct mcd_walk_job *j = c->context;
+    struct removed_key **link = &j->found, *k;
+
+    j->check = NULL;
+    for (uint32_t i = 0; (k = *link) != NULL; i++) {
+        if (c->used[i] == 0) {
+            link = &k->next;
+            continue;
+        }
+        j->in_use++;
+        *link = k->next;
+        free(k);
+    }
+    remove_found(m, j, mcd_now_ns());
+    mcd_master_soon(m);
+}
+
+/* Without force holders are asked first. */
+static void take_found(struct mcd_master *m, struct mcd_walk_job *j, uint64_t now)
+{
+    struct mcd_check *c;
+    bool good;
+
+    if (j->force) {
+        remove_found(m, j, now);
+        return;
+    }
+    if (j->found == NULL || (j->nfound < CHECK_MAX && j->cursor != UINT64_MAX))
+        return;
+    c = mcd_check_create(checked, j);
+    good = c != NULL;
+    for (const struct removed_key *k = j->found; good && k != NULL; k = k->next) {
+        struct mco_key key = mco_key(j->tenant, k->bytes, k->length);
+
+        good = mcd_check_add(m, c, &key, now);
+    }
+    if (good) {
+        j->check = c;
+        mcd_check_send(m, c);
+        return;
+    }
+    j->failed = true;
+    if (c != NULL)
+        mcd_check_destroy(c);
 }
 
 static void see_dropped(struct mcd_master *m, struct mcd_walk_job *j, uint64_t now)
@@ -242,15 +299,20 @@ static bool is_list(const struct mcd_walk_job *j)
     return j->what == MCS_OBJECTS_LIST;
 }
 
+static bool may_walk(const struct mcd_walk_job *j)
+{
+    return j->cursor != UINT64_MAX && j->nopen < OPEN_MAX && j->check == NULL;
+}
+
 /* True: it is over, and answered. */
 static bool job_step(struct mcd_master *m, struct mcd_walk_job *j, uint64_t now)
 {
     if (!is_list(j))
         see_dropped(m, j, now);
-    if (j->cursor != UINT64_MAX && !j->more && j->nopen < OPEN_MAX) {
+    if (may_walk(j) && !j->more) {
         mco_directory_walk(m->d, j->tenant, MCO_NO_HOLDER, &j->cursor,
                            is_list(j) ? list_one : note_one, j);
-        remove_found(m, j, now);
+        take_found(m, j, now);
     }
     if (j->match != NULL && mco_match_gave_up(j->match)) {
         removed_answer(m, j, MCS_INVALID_ARGUMENT,
@@ -265,7 +327,7 @@ static bool job_step(struct mcd_master *m, struct mcd_walk_job *j, uint64_t now)
             removed_answer(m, j, MCS_NO_MEMORY, "no memory for the keys; some are removed");
         return true;
     }
-    if (j->cursor == UINT64_MAX && j->open == NULL) {
+    if (j->cursor == UINT64_MAX && j->open == NULL && j->check == NULL) {
         if (!is_list(j)) {
             removed_answer(m, j, MCS_OK, "");
         } else {
@@ -299,12 +361,12 @@ bool mcd_jobs_poll(struct mcd_master *m, uint64_t now)
 
         do
             over = job_step(m, j, mcd_now_ns());
-        while (!over && j->cursor != UINT64_MAX && j->nopen < OPEN_MAX && mcd_now_ns() < end);
+        while (!over && may_walk(j) && mcd_now_ns() < end);
         if (over) {
             *link = j->next;
             job_free(j);
         } else {
-            more |= j->cursor != UINT64_MAX && j->nopen < OPEN_MAX;
+            more |= may_walk(j);
             link = &j->next;
         }
     }
@@ -384,6 +446,8 @@ void mcd_master_on_remove_many(struct mcd_master *m, const struct mcd_asker *who
         return;
     }
     j = job_create(m, who, q->tenant, q->what, q->keys);
+    if (j != NULL)
+        j->force = (q->flags & MCS_OBJECT_FORCE) != 0;
     if (j != NULL && q->what == MCS_OBJECTS_REGEX)
         res = mco_match_create((const char *)j->text, j->length, &j->match, error, sizeof(error));
     if (j == NULL || res != 0) {

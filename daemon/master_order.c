@@ -14,6 +14,7 @@ struct ordered {
     struct mco_version version;
     uint64_t tenant, size;
     uint32_t from, crc;
+    uint32_t number; /* CHECK: of the key */
 };
 
 struct mcd_order_call {
@@ -28,6 +29,7 @@ struct mcd_order_call {
     struct mcd_names list;
     struct ordered *orders;
     uint32_t room;
+    struct mcd_check *check; /* CHECK */
 };
 
 static void unlink_order(struct mcd_order_call *o)
@@ -39,8 +41,21 @@ static void unlink_order(struct mcd_order_call *o)
     *link = o->next;
 }
 
+/* One of its orders is over. */
+static void check_put(struct mcd_master *m, struct mcd_check *k)
+{
+    if (--k->left != 0)
+        return;
+    if (k->done != NULL)
+        k->done(m, k);
+    free(k->used);
+    free(k);
+}
+
 static void order_free(struct mcd_order_call *o)
 {
+    if (o->check != NULL)
+        check_put(o->master, o->check);
     mcd_names_free(&o->list);
     free(o->orders);
     free(o);
@@ -58,7 +73,9 @@ static void carried_out(struct mcd_order_call *o, const Mcd__StoreDone *answer)
         m->stats.malformed++;
         return;
     }
-    for (uint32_t i = 0; i < o->list.n; i++) {
+    for (uint32_t i = 0; o->check != NULL && i < o->list.n; i++)
+        o->check->used[o->orders[i].number] |= answer->status.data[i] == MCS_IN_USE;
+    for (uint32_t i = 0; o->check == NULL && i < o->list.n; i++) {
         struct mco_key key = mcd_names_next(&at, o->orders[i].tenant);
 
         order.version = o->orders[i].version;
@@ -149,7 +166,7 @@ static void *message(struct mcd_order_call *o, Mcd__StoreOrder *q)
     q->hosts = (char **)(words + 4 * n);
     q->crc = (uint32_t *)(q->hosts + n);
     q->from = q->crc + n;
-    q->n_from = o->kind == MCO_ORDER_DROP ? 0 : n;
+    q->n_from = o->kind == MCO_ORDER_DROP || o->kind == MCO_ORDER_CHECK ? 0 : n;
     for (size_t i = 0; i < n; i++) {
         const struct ordered *d = &o->orders[i];
 
@@ -172,7 +189,9 @@ static void send_order(struct mcd_order_call *o)
     struct mcd_master *m = o->master;
     struct mcd_wire_header h = {.type = MCD_WIRE_STORE_ORDER};
     const struct mcd_config *config = &m->agent->config;
-    uint64_t limit_ms = o->kind == MCO_ORDER_DROP ? config->store_away_ms : config->store_put_ms;
+    uint64_t limit_ms = o->kind == MCO_ORDER_DROP || o->kind == MCO_ORDER_CHECK
+                            ? config->store_away_ms
+                            : config->store_put_ms;
     struct mcd_joined *j = mcd_joined_at(m, o->holder);
     Mcd__StoreOrder q = MCD__STORE_ORDER__INIT;
     void *memory = j == NULL || j->away ? NULL : message(o, &q);
@@ -267,6 +286,108 @@ void mcd_orders_send(struct mcd_master *m, uint64_t now)
         send_order(o);
     if (sent == MESSAGES)
         mcd_master_soon(m);
+}
+
+/* ---- what may not be removed without force ---------------------------------------------------------- */
+
+struct mcd_check *mcd_check_create(void (*done)(struct mcd_master *m, struct mcd_check *k),
+                                   void *context)
+{
+    struct mcd_check *k = calloc(1, sizeof(*k));
+
+    if (k == NULL)
+        return NULL;
+    k->by = calloc(MCO_HOLDERS_MAX, sizeof(struct mcd_order_call *));
+    if (k->by == NULL) {
+        free(k);
+        return NULL;
+    }
+    k->done = done;
+    k->context = context;
+    k->left = 1;
+    return k;
+}
+
+static bool check_grow(struct mcd_check *k)
+{
+    uint32_t room = k->room == 0 ? 64 : k->room * 2;
+    uint8_t *more = realloc(k->used, room);
+
+    if (more == NULL)
+        return false;
+    k->used = more;
+    k->room = room;
+    return true;
+}
+
+/* The order to this holder that has room for one more key. NULL: no memory. */
+static struct mcd_order_call *check_order(struct mcd_master *m, struct mcd_check *k,
+                                          const struct mco_order *order)
+{
+    struct mcd_order_call *o = k->by[order->holder];
+
+    if (o != NULL && mcd_names_full(&o->list)) {
+        k->by[order->holder] = NULL;
+        send_order(o);
+        o = NULL;
+    }
+    if (o == NULL && (o = begin(m, order)) != NULL) {
+        o->check = k;
+        k->left++;
+        k->by[order->holder] = o;
+    }
+    return o;
+}
+
+bool mcd_check_add(struct mcd_master *m, struct mcd_check *k, const struct mco_key *key,
+                   uint64_t now)
+{
+    struct mco_order order = {
+        .kind = MCO_ORDER_CHECK, .tenant = key->tenant, .length = key->length};
+    struct mco_found_at f;
+
+    if (k->n == k->room && !check_grow(k))
+        return false;
+    memcpy(order.key, key->bytes, key->length);
+    k->used[k->n] = 0;
+    mco_directory_find(m->d, key, 1, now, &f);
+    for (unsigned i = 0; f.status == MCS_OK && i < f.nholders; i++) {
+        struct mcd_order_call *o;
+
+        order.holder = f.holders[i];
+        order.version = f.version;
+        o = check_order(m, k, &order);
+        if (o == NULL || !add(o, &order))
+            return false;
+        o->orders[o->list.n - 1].number = k->n;
+    }
+    k->n++;
+    return true;
+}
+
+static void check_over(struct mcd_check *k)
+{
+    free(k->by);
+    k->by = NULL;
+}
+
+void mcd_check_send(struct mcd_master *m, struct mcd_check *k)
+{
+    for (uint32_t i = 0; i < MCO_HOLDERS_MAX; i++)
+        if (k->by[i] != NULL)
+            send_order(k->by[i]);
+    check_over(k);
+    check_put(m, k);
+}
+
+void mcd_check_destroy(struct mcd_check *k)
+{
+    k->done = NULL;
+    for (uint32_t i = 0; i < MCO_HOLDERS_MAX; i++)
+        if (k->by[i] != NULL)
+            order_free(k->by[i]);
+    check_over(k);
+    check_put(NULL, k);
 }
 
 void mcd_orders_destroy(struct mcd_master *m)

@@ -12,7 +12,7 @@ static const char *const tiers[MCS_TIER_COUNT] = {"none", "memory", "disk", "rem
 static const char *const kinds[] = {
     [MCO_STORED] = "stored",   [MCO_REMOVED] = "removed", [MCO_REPLACED] = "replaced",
     [MCO_EVICTED] = "evicted", [MCO_TO_DISK] = "to_disk", [MCO_TO_MEMORY] = "to_memory",
-    [MCO_DAMAGED] = "damaged"};
+    [MCO_DAMAGED] = "damaged", [MCO_LOST] = "lost"};
 
 /* Bytes of the well-formed UTF-8 character at p (RFC 3629), of at most n; 0: it is none. */
 static size_t utf8_length(const unsigned char *p, size_t n)

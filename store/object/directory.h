@@ -36,9 +36,9 @@ struct mco_directory_options {
     uint64_t gone_ns;    /* and after so long its objects count as lost: replicas are made anew */
     uint64_t now;        /* ns */
     uint64_t graves_max; /* lives that are over and remembered; 0: 1 Mi */
-    /* A key has lost its last holder, which is gone. Must not call back. May be NULL. */
+    /* A key has lost a holder, which is gone; `left` others have it. Must not call back. May be NULL. */
     void (*lost)(void *context, const struct mco_key *key, const struct mco_version *version,
-                 uint64_t size, const struct mco_holder *holder);
+                 uint64_t size, const struct mco_holder *holder, unsigned left);
     void *context;
 };
 int mco_directory_create(const struct mco_directory_options *o, struct mco_directory **out);
@@ -154,7 +154,8 @@ unsigned mco_directory_missing(struct mco_directory *d, const struct mco_key *ke
 enum mco_order_kind {
     MCO_ORDER_COPY, /* pull it from `from`, keep it */
     MCO_ORDER_DROP, /* up to this version */
-    MCO_ORDER_MOVE  /* as COPY; the source is ordered to drop it afterwards */
+    MCO_ORDER_MOVE, /* as COPY; the source is ordered to drop it afterwards */
+    MCO_ORDER_CHECK /* is it pinned, leased or read? The master's own, before a removal without force */
 };
 struct mco_order {
     enum mco_order_kind kind;

@@ -55,13 +55,11 @@ static void sweep(struct mco_directory *d, struct mco_entry *e)
         if (!(h->scans & (MCO_SCAN_SWEEP | MCO_SCAN_LOST)) ||
             e->holders[i] >> MCO_SLOT_TURN == h->turn)
             continue;
-        lost = (h->scans & MCO_SCAN_LOST) && e->nholders == 1;
+        lost = (h->scans & MCO_SCAN_LOST) != 0;
         mco_entry_drop(d, e, i);
-        if (lost) {
-            d->stats.lost++;
-            if (d->o.lost != NULL)
-                d->o.lost(d->o.context, &key, &e->version, e->size, &h->info);
-        }
+        d->stats.lost += lost && e->nholders == 0;
+        if (lost && d->o.lost != NULL)
+            d->o.lost(d->o.context, &key, &e->version, e->size, &h->info, e->nholders);
     }
 }
 

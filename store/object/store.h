@@ -55,7 +55,8 @@ enum mco_event_kind {
     MCO_EVICTED = 4,   /* for want of space: it is not here any more */
     MCO_TO_DISK = 5,   /* it is on disk only, from now on */
     MCO_TO_MEMORY = 6, /* and is in memory (again) */
-    MCO_DAMAGED = 7    /* checksum wrong, or the disk lost it: not here any more */
+    MCO_DAMAGED = 7,   /* checksum wrong, or the disk lost it: not here any more */
+    MCO_LOST = 8       /* the leader says: its host is gone */
 };
 
 struct mco_event {

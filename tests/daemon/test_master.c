@@ -165,14 +165,15 @@ static void put(struct world *x, unsigned i, const char *text)
     cr_assert_eq(ended(x, i)->copies.data[0], 1);
 }
 
-static void remove_many(struct world *x, unsigned i, uint32_t what, const char *text,
-                        uint32_t limit_ms)
+static void remove_with(struct world *x, unsigned i, uint32_t flags, uint32_t what,
+                        const char *text, uint32_t limit_ms)
 {
     Mcd__StoreRemove q = MCD__STORE_REMOVE__INIT;
     struct mcd_names names = {0};
 
     q.token = token(x);
     q.tenant = WORLD_TENANT;
+    q.flags = flags;
     q.what = what;
     if (what == 0) {
         cr_assert_eq(mcd_names_add(&names, text, (uint32_t)strlen(text)), 0);
@@ -183,6 +184,12 @@ static void remove_many(struct world *x, unsigned i, uint32_t what, const char *
     }
     world_post(x, i, MCD_WIRE_STORE_REMOVE, &q.base, &mcd__store_removed__descriptor, limit_ms);
     mcd_names_free(&names);
+}
+
+static void remove_many(struct world *x, unsigned i, uint32_t what, const char *text,
+                        uint32_t limit_ms)
+{
+    remove_with(x, i, MCS_OBJECT_FORCE, what, text, limit_ms);
 }
 
 /* Until it has come, or the clock says that it never will. */
@@ -379,6 +386,116 @@ Test(master, a_removal_waits_until_all_have_dropped)
     o = world_order(x, 0);
     cr_assert_not_null(o);
     cr_assert_eq(o->order->kind, MCO_ORDER_DROP);
+    world_destroy(x);
+}
+
+static const Mcd__StoreRemoved *removed(const struct world *x, unsigned i)
+{
+    return (const Mcd__StoreRemoved *)x->agents[i].answer;
+}
+
+/* Without force all holders are asked whether somebody makes use of it, before anything is dropped. */
+Test(master, what_is_in_use_anywhere_is_removed_by_force_alone)
+{
+    struct world *x = world_create();
+    struct world_order *o[2];
+    struct keys k = {0};
+
+    all_here(x);
+    put(x, 0, "k");
+    add(&k, "k", token(x), 1);
+    cr_assert_eq(report(x, 1, &k, false, 101), MCS_OK);
+    for (unsigned used = 0; used < 3; used++) { /* by whom; 2: by nobody */
+        remove_with(x, 2, 0, 0, "k", 60000);
+        for (unsigned i = 0; i < 2; i++) {
+            o[i] = world_order(x, i);
+            cr_assert_not_null(o[i]);
+            cr_assert_eq(o[i]->order->kind, MCO_ORDER_CHECK);
+            cr_assert_eq(o[i]->order->n_tenant, 1);
+            cr_assert_eq(o[i]->order->tenant[0], WORLD_TENANT);
+        }
+        world_done(x, 0, o[0], used == 0 ? MCS_IN_USE : MCS_OK);
+        cr_assert_not(x->agents[2].answered);
+        world_done(x, 1, o[1], used == 1 ? MCS_IN_USE : MCS_NOT_FOUND);
+        if (used == 2)
+            break;
+        await_answer(x, 2);
+        cr_assert_eq(removed(x, 2)->status.data[0], MCS_IN_USE);
+        cr_assert_eq(removed(x, 2)->removed, 0);
+        cr_assert_null(world_order(x, 0), "nothing is dropped");
+        cr_assert_eq(find(x, 2, "k", MCD_WIRE_STORE_EXIST), MCS_OK);
+        cr_assert_eq(found(x, 2)->status.data[0], MCS_OK);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        o[i] = world_order(x, i);
+        cr_assert_not_null(o[i]);
+        cr_assert_eq(o[i]->order->kind, MCO_ORDER_DROP);
+        world_done(x, i, o[i], MCS_OK);
+    }
+    await_answer(x, 2);
+    cr_assert_eq(removed(x, 2)->status.data[0], MCS_OK);
+
+    /* a holder that goes uses nothing; the asker that goes is not answered */
+    put(x, 0, "m");
+    remove_with(x, 2, 0, 0, "m", 60000);
+    cr_assert_not_null(world_order(x, 0));
+    remove_with(x, 1, 0, 0, "m", 60000);
+    cr_assert_not_null(world_order(x, 0));
+    world_disconnect(x, 1);
+    world_disconnect(x, 0);
+    world_run(x);
+    cr_assert_not(x->agents[2].answered, "it is to drop it still, when it comes back");
+    cr_assert_eq(find(x, 2, "m", MCD_WIRE_STORE_EXIST), MCS_OK);
+    cr_assert_eq(found(x, 2)->status.data[0], MCS_NOT_FOUND);
+    world_destroy(x);
+}
+
+Test(master, nobody_says_whether_it_is_in_use)
+{
+    struct world *x = world_create();
+
+    all_here(x);
+    put(x, 0, "k");
+    remove_with(x, 2, 0, 0, "k", 40);
+    cr_assert_not_null(world_order(x, 0));
+    await_answer(x, 2);
+    cr_assert_eq(removed(x, 2)->status.data[0], MCS_TIMEOUT);
+    cr_assert_eq(find(x, 2, "k", MCD_WIRE_STORE_EXIST), MCS_OK);
+    cr_assert_eq(found(x, 2)->status.data[0], MCS_OK, "nothing was done");
+    /* what waits for an answer when the reign ends */
+    remove_with(x, 2, 0, 0, "k", 60000);
+    remove_with(x, 1, 0, MCS_OBJECTS_ALL, "", 60000);
+    world_destroy(x);
+}
+
+Test(master, a_pattern_leaves_what_is_in_use)
+{
+    struct world *x = world_create();
+    struct world_order *o;
+    unsigned checks = 0, drops = 0;
+
+    all_here(x);
+    put(x, 0, "a/1");
+    put(x, 1, "a/2");
+    put(x, 1, "b");
+    remove_with(x, 2, 0, MCS_OBJECTS_PREFIX, "a/", 60000);
+    for (unsigned n = 0; n < 1000 && !x->agents[2].answered; n++)
+        for (unsigned i = 0; i < 2; i++)
+            while ((o = world_order(x, i)) != NULL) {
+                checks += o->order->kind == MCO_ORDER_CHECK;
+                drops += o->order->kind == MCO_ORDER_DROP;
+                world_done(x, i, o,
+                           o->order->kind == MCO_ORDER_CHECK && i == 1 ? MCS_IN_USE : MCS_OK);
+            }
+    await_answer(x, 2);
+    cr_assert_eq(removed(x, 2)->removed, 1);
+    cr_assert_eq(removed(x, 2)->in_use, 1);
+    cr_assert_eq(checks, 2);
+    cr_assert_eq(drops, 1);
+    cr_assert_eq(find(x, 2, "a/2", MCD_WIRE_STORE_EXIST), MCS_OK);
+    cr_assert_eq(found(x, 2)->status.data[0], MCS_OK);
+    cr_assert_eq(find(x, 2, "a/1", MCD_WIRE_STORE_EXIST), MCS_OK);
+    cr_assert_eq(found(x, 2)->status.data[0], MCS_NOT_FOUND);
     world_destroy(x);
 }
 

@@ -445,18 +445,21 @@ Test(directory, a_preferred_host_gets_it)
 }
 
 struct lost {
-    unsigned n;
+    unsigned n, left;
     char text[64];
 };
 
 static void lose(void *context, const struct mco_key *k, const struct mco_version *version,
-                 uint64_t size, const struct mco_holder *h)
+                 uint64_t size, const struct mco_holder *h, unsigned left)
 {
     struct lost *l = context;
 
     (void)version, (void)size, (void)h;
     l->n++;
-    snprintf(l->text, sizeof(l->text), "%.*s", (int)k->length, (const char *)k->bytes);
+    if (left != 0)
+        l->left = left;
+    else
+        snprintf(l->text, sizeof(l->text), "%.*s", (int)k->length, (const char *)k->bytes);
 }
 
 Test(directory, a_host_is_silent_then_lost)
@@ -506,8 +509,9 @@ Test(directory, a_host_is_silent_then_lost)
     ticks(d, now);
     cr_assert_eq(mco_directory_state(d, a), MCO_HOLDER_GONE);
     cr_assert_eq(found(d, "only", now).status, MCS_NOT_FOUND);
-    cr_assert_eq(l.n, 1);
+    cr_assert_eq(l.n, 2, "all that the host has had is told, also what others have");
     cr_assert_str_eq(l.text, "only");
+    cr_assert_eq(l.left, 1);
     order = next(d, now);
     cr_assert_eq(order.kind, MCO_ORDER_COPY, "the one that is left is copied");
     mco_directory_done(d, &order, MCS_OK, now);
