@@ -22,7 +22,7 @@ import urllib.parse
 import urllib.request
 import atexit
 
-from mcshm import B, PATIENCE, await_, check, die_with_the_test, equal, skip
+from mcshm import B, PATIENCE, await_, check, die_with_the_test, equal, skip, stop_all_of
 
 ENOENT, EEXIST, EINVAL, ECOMM, ENOSPC, EACCES, EBADMSG, EMSGSIZE, ECANCELED, ENOTSUP = \
     -2, -17, -22, -70, -28, -13, -74, -90, -125, -95
@@ -155,7 +155,7 @@ class Etcd:
         os.kill(self.processes[i].pid, how)
 
     def freeze(self, i=0):
-        self.signal(i, signal.SIGSTOP)
+        stop_all_of(self.processes[i].pid, f"etcd {i}")
 
     def thaw(self, i=0):
         self.signal(i, signal.SIGCONT)
@@ -316,7 +316,7 @@ class Meta:
         self.process.wait()
 
     def freeze(self):
-        os.kill(self.process.pid, signal.SIGSTOP)
+        stop_all_of(self.process.pid, "metactl")
 
     def thaw(self):
         os.kill(self.process.pid, signal.SIGCONT)
