@@ -30,7 +30,7 @@ static void leased(struct mcd_op *op, const struct mcd_op_call *oc, const Mcd__S
         if (status == MCS_BUSY) { /* on its way from its holder's disk */
             op->keys[i].step = STEP_LEASE;
             op->keys[i].last = MCS_BUSY;
-            mcd_op_later(op, SOON_NS);
+            mcd_op_wait(op, i, SOON_NS);
             continue;
         }
         if (status != MCS_OK) {

@@ -98,6 +98,16 @@ void mcd_op_later(struct mcd_op *op, uint64_t ns)
     mcd_catalog_due(c, op->due);
 }
 
+void mcd_op_wait(struct mcd_op *op, uint32_t i, uint64_t ns)
+{
+    uint64_t at = op->catalog->now + ns;
+
+    op->keys[i].waits = true;
+    if (op->wake > at)
+        op->wake = at;
+    mcd_op_later(op, ns);
+}
+
 /* The key goes back to the master, a little later; or it is said now why it has no answer. */
 void mcd_op_again(struct mcd_op *op, uint32_t i, enum mcs_status why)
 {
@@ -110,7 +120,7 @@ void mcd_op_again(struct mcd_op *op, uint32_t i, enum mcs_status why)
         return;
     }
     c->stats.retries++;
-    mcd_op_later(op, why == MCS_BUSY ? SOON_NS : AGAIN_NS + (c->now >> 7) % (4 * AGAIN_NS));
+    mcd_op_wait(op, i, why == MCS_BUSY ? SOON_NS : AGAIN_NS + (c->now >> 7) % (4 * AGAIN_NS));
 }
 
 /* This holder does not give it: the next one, or the master once more. */
@@ -352,7 +362,7 @@ static bool ask_master(struct mcd_op *op)
     int res = batch_begin(&b, op);
 
     for (uint32_t i = 0; res == 0 && i < op->n && !mcd_names_full(&b.keys); i++) {
-        if (op->keys[i].step != STEP_MASTER)
+        if (op->keys[i].step != STEP_MASTER || op->keys[i].waits)
             continue;
         res = mcd_names_add(&b.keys, op->ask->keys[i].key.bytes, op->ask->keys[i].key.length);
         if (res == 0)
@@ -390,7 +400,7 @@ static bool ask_holder(struct mcd_op *op)
     for (uint32_t i = 0; res == 0 && i < op->n && !mcd_names_full(&b.keys); i++) {
         struct mcd_op_key *k = &op->keys[i];
 
-        if (k->step != STEP_LEASE || (h != NULL && k->holders[k->at] != h))
+        if (k->step != STEP_LEASE || k->waits || (h != NULL && k->holders[k->at] != h))
             continue;
         if (h == NULL) {
             status = op->ask->kind == MCD_ASK_EXIST ? MCS_OK : mcd_holder_open(k->holders[k->at]);
@@ -476,6 +486,20 @@ static void look_whether_told(struct mcd_op *op)
             mcd_op_over(op, i, MCS_OK);
 }
 
+/* Those that wait go on when their time has come, or something has changed: never because an answer has come, which may say
+ * the same again at once. */
+static void wake(struct mcd_op *op)
+{
+    struct mcd_catalog *c = op->catalog;
+
+    if (op->wake > c->now && op->stir == c->stir)
+        return;
+    for (uint32_t i = 0; i < op->n && op->wake != UINT64_MAX; i++)
+        op->keys[i].waits = false;
+    op->wake = UINT64_MAX;
+    op->stir = c->stir;
+}
+
 /* Goes on with what can go on now. It may be gone afterwards. */
 static void run(struct mcd_op *op)
 {
@@ -483,10 +507,10 @@ static void run(struct mcd_op *op)
 
     if (op->ask == NULL)
         return;
-    op->stir = c->stir;
+    wake(op);
     if (c->now >= op->ask->deadline)
         give_up(op, MCS_TIMEOUT);
-    op->due = op->ask->deadline;
+    op->due = op->wake < op->ask->deadline ? op->wake : op->ask->deadline;
     if (c->report.joined || (op->ask->kind != MCD_ASK_START && op->ask->kind != MCD_ASK_END)) {
         while (may_ask(op) && ask_master(op)) {
             /* each sends one message */
@@ -614,6 +638,8 @@ int mcd_op_begin(struct mcd_catalog *c, struct mcd_ask *a, struct mcd_holder *fr
     op->ask = a;
     op->done = done;
     op->n = op->left = a->n;
+    op->wake = UINT64_MAX;
+    op->stir = c->stir;
     op->from = from != NULL;
     op->next = c->ops;
     c->ops = op;

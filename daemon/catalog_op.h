@@ -28,6 +28,7 @@ struct mcd_op_key {
     uint8_t step, tries;
     uint8_t nholders, at;
     uint8_t last; /* enum mcs_status: why it has no answer yet */
+    bool waits;   /* is not asked for before the op's `wake` */
     struct mcd_holder *holders[MCD_OP_HOLDERS];
 };
 
@@ -40,7 +41,8 @@ struct mcd_op {
     uint32_t n, left; /* keys; without an answer */
     unsigned calls;   /* under way */
     unsigned pulls, recalls;
-    uint64_t due;  /* ns: when those that wait go on */
+    uint64_t due;  /* ns: when it is looked at again, at the latest */
+    uint64_t wake; /* ns: when keys that wait go on */
     uint32_t stir; /* the catalog's, when it was looked at last */
     uint64_t
         told; /* number of the event that the leader has to have heard of: what was pulled is known there */
@@ -66,6 +68,8 @@ void mcd_op_again(struct mcd_op *op, uint32_t i, enum mcs_status why);
 void mcd_op_elsewhere(struct mcd_op *op, uint32_t i, enum mcs_status why);
 /* What waits is looked at then, at the latest. */
 void mcd_op_later(struct mcd_op *op, uint64_t ns);
+/* Key i is asked for then, or when something has changed that it may have waited for; not at once. */
+void mcd_op_wait(struct mcd_op *op, uint32_t i, uint64_t ns);
 /* A use of a reach that was taken for a key is given back. */
 void mcd_op_let_go(struct mcd_ask_key *k);
 /* Is the question one of existence alone? */

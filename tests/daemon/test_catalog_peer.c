@@ -22,6 +22,7 @@ struct holder {
     unsigned joins;
     bool drained; /* what it is told as its leader's word, */
     bool says_so; /* and what it has said at its last join */
+    unsigned ends;
     struct mcd_wire_header recall;
 };
 
@@ -66,6 +67,17 @@ static void on_join(struct holder *x, const struct mcd_wire_header *h, const uin
     ag_raw_answer(&x->raw, h, MCS_OK, &a.base);
 }
 
+static void on_end(struct holder *x, const struct mcd_wire_header *h)
+{
+    uint8_t status = MCS_REBUILDING;
+    Mcd__StoreEnded a = MCD__STORE_ENDED__INIT;
+
+    x->ends++;
+    a.token = LEADER;
+    a.status = (ProtobufCBinaryData){.data = &status, .len = 1};
+    ag_raw_answer(&x->raw, h, MCS_OK, &a.base);
+}
+
 static void on_request(struct ag_raw *r, const struct mcd_wire_header *h, const uint8_t *m,
                        size_t size)
 {
@@ -73,6 +85,8 @@ static void on_request(struct ag_raw *r, const struct mcd_wire_header *h, const 
 
     if (h->type == MCD_WIRE_STORE_JOIN)
         on_join(x, h, m, size);
+    if (h->type == MCD_WIRE_STORE_END)
+        on_end(x, h);
     if (h->type != MCD_WIRE_STORE_RECALL)
         return;
     x->recalls++;
@@ -363,6 +377,25 @@ Test(catalog_peer, a_drain_is_remembered_for_the_next_leader)
     cr_assert(x.says_so, "the first thing that the next one hears");
     x.drained = false;
     until(&x, !mcd_catalog_draining(x.st.catalog) && !x.says_so);
+    fini(&x);
+}
+
+Test(catalog_peer, a_leader_that_cannot_answer_yet_is_asked_again_by_the_clock)
+{
+    struct mco_key key = mco_key(TENANT, "k", 1);
+    struct mco_version v = {LEADER, 1};
+    struct holder x;
+    uint64_t end;
+
+    init(&x);
+    mcd_catalog_leader(x.st.catalog, "127.0.0.1:9", LEADER, NULL);
+    until(&x, x.joins > 1);
+    mcd_catalog_give_up(x.st.catalog, &key, &v);
+    until(&x, x.ends == 2);
+    end = mcd_now_ns() + 500 * UINT64_C(1000000);
+    while (mcd_now_ns() < end)
+        turn(&x);
+    cr_assert_lt(x.ends, 60u, "%u times in half a second", x.ends);
     fini(&x);
 }
 
