@@ -61,9 +61,9 @@ static bool answer_here(struct mcd_catalog *c, struct mcd_catalog_engine *e, str
 
         k->segment = NULL;
         k->reach = NULL;
-        k->status = MCS_BUSY; /* not answered */
-        if (a->kind == MCD_ASK_FIND)
-            hit = mcd_place_find(c, k, now);
+        k->status = MCS_BUSY;        /* not answered */
+        if (a->kind == MCD_ASK_FIND) /* a lease of its own comes from the holder */
+            hit = a->lease_ms == 0 && mcd_place_find(c, k, now);
         else
             hit = mcd_place_exists(c, &k->key, now + a->lease_ms * MCD_MS);
         if (hit) {
@@ -116,9 +116,8 @@ void mcd_ask_cancel(struct mcd_engine *g, struct mcd_ask *a)
 
     if (c == NULL)
         return;
-    mcs_store_relaxed(&a->canceled, 1u); /* partner: mcd_ops_poll(); `cancels` orders it */
-    mcs_fence_release();
-    (void)mcs_fetch_add(&c->cancels, 1u);
+    mcs_store_relaxed(&a->canceled,
+                      1u); /* partner: mcd_ops_poll(): a hint, and the ring comes after it */
     mcd_engine_tell_control(g);
 }
 

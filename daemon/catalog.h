@@ -46,6 +46,9 @@ struct mcd_ask_key {
     bool hard_pin;
     uint32_t soft_pin_ms;
     uint64_t group; /* hash, 0: none */
+    const struct mcd_segment
+        *avoid;   /* in: others are asked before this one, which is only compared; NULL: none */
+    bool damaged; /* in: the bytes had a wrong checksum there */
     /* the catalog's own */
     struct mcd_reach *reach;
     uint8_t given; /* END: the status that was asked with */

@@ -19,6 +19,8 @@ static void leased(struct mcd_op *op, const struct mcd_op_call *oc, const Mcd__S
 {
     struct mcd_catalog *c = op->catalog;
     bool exist = op->ask->kind == MCD_ASK_EXIST;
+    /* whatever it says: a place is not believed in for longer than an agent leases it */
+    uint64_t lease = (m->lease_ms < MCD_LEASE_MAX_MS ? m->lease_ms : MCD_LEASE_MAX_MS) * MCD_MS;
 
     for (uint32_t j = 0; j < oc->n; j++) {
         uint32_t i = oc->index[j];
@@ -57,7 +59,7 @@ static void leased(struct mcd_op *op, const struct mcd_op_call *oc, const Mcd__S
         k->soft_pin_ms =
             k->soft_pin_ms < MCS_SOFT_PIN_MAX_MS ? k->soft_pin_ms : MCS_SOFT_PIN_MAX_MS;
         k->group = j < m->n_group ? m->group[j] : 0;
-        k->until = oc->sent + m->lease_ms * MCD_MS;
+        k->until = oc->sent + lease;
         k->reach = oc->holder->reach;
         k->segment = k->reach->segment;
         (void)mcs_fetch_add(&k->reach->users, 1u); /* partner: mcd_reaches_poll(), this thread */
@@ -65,7 +67,7 @@ static void leased(struct mcd_op *op, const struct mcd_op_call *oc, const Mcd__S
             op->keys[i].step = STEP_PULL;
             continue;
         }
-        mcd_place_put(c, k, m->lease_ms * MCD_MS);
+        mcd_place_put(c, k, lease);
         mcd_op_over(op, i, MCS_OK);
     }
 }
@@ -78,12 +80,13 @@ static bool try_again(uint32_t status)
     return status == MCS_REBUILDING || status == MCS_NO_DIRECTORY || status == MCS_FENCED;
 }
 
-/* Who has it, best first; this agent itself would have been asked before. */
+/* Who has it, best first, and last whose bytes were wrong; this agent itself would have been asked before. */
 static void take_holders(struct mcd_op *op, uint32_t i, const Mcd__StoreFound *m, size_t at,
                          unsigned n)
 {
     struct mcd_catalog *c = op->catalog;
     struct mcd_op_key *k = &op->keys[i];
+    struct mcd_holder *last = NULL;
 
     k->nholders = k->at = 0;
     for (unsigned j = 0; j < n && k->nholders < MCD_OP_HOLDERS; j++) {
@@ -92,9 +95,13 @@ static void take_holders(struct mcd_op *op, uint32_t i, const Mcd__StoreFound *m
 
         if (host < m->n_hosts && strcmp(m->hosts[host], c->agent->cluster->address) != 0)
             h = mcd_holder_get(c, m->hosts[host]);
-        if (h != NULL)
+        if (h != NULL && mcd_op_avoids(op, i, h))
+            last = h;
+        else if (h != NULL)
             k->holders[k->nholders++] = h;
     }
+    if (last != NULL && k->nholders < MCD_OP_HOLDERS)
+        k->holders[k->nholders++] = last;
     if (k->nholders != 0) {
         k->step = STEP_LEASE;
         return;

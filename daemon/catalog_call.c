@@ -73,6 +73,7 @@ int mcd_store_call(struct mcd_catalog *c, const char *address, struct mcd_store_
     sc->catalog = c;
     sc->own = 0;
     sc->to_master = address == NULL;
+    sc->ends = false;
     if (limit_ms == 0)
         limit_ms = 1;
     if (address == NULL) {
@@ -169,10 +170,13 @@ void mcd_store_calls_poll(struct mcd_catalog *c)
 
 void mcd_store_calls_leaderless(struct mcd_catalog *c)
 {
-    struct mcd_store_call *sc = c->calls;
+    struct mcd_store_call *sc;
 
+    for (sc = c->calls; sc != NULL; sc = sc->next)
+        sc->ends = sc->to_master; /* not those to the next one, which their ends begin */
+    sc = c->calls;
     while (sc != NULL) {
-        if (!sc->to_master) {
+        if (!sc->ends) {
             sc = sc->next;
             continue;
         }
@@ -201,9 +205,16 @@ struct mcd_holder *mcd_holder_get(struct mcd_catalog *c, const char *address)
         h = h->next;
     if (h != NULL)
         return h;
-    h = calloc(1, sizeof(*h));
+    if (c->nholders >= MCD_HOLDERS_MAX) {
+        mcd_log_limited(MCD_LOG_WARNING,
+                        "the store's master names more than %u holders: '%.60s' is passed over",
+                        MCD_HOLDERS_MAX, address);
+        return NULL;
+    }
+    h = strlen(address) < sizeof(h->address) ? calloc(1, sizeof(*h)) : NULL;
     if (h == NULL)
         return NULL;
+    c->nholders++;
     snprintf(h->address, sizeof(h->address), "%s", address);
     h->catalog = c;
     h->next = c->holders;
@@ -227,9 +238,30 @@ static void end_reach(struct mcd_catalog *c, struct mcd_reach *r)
     r->over = true;
 }
 
+/* Those that are not open, when no ask names any: hosts come and go. */
+static void forget_holders(struct mcd_catalog *c)
+{
+    struct mcd_holder **link = &c->holders;
+
+    while (*link != NULL) {
+        struct mcd_holder *h = *link;
+
+        if (h->reach != NULL || h->opening != NULL) {
+            link = &h->next;
+            continue;
+        }
+        *link = h->next;
+        c->nholders--;
+        free(h);
+    }
+}
+
 void mcd_reaches_poll(struct mcd_catalog *c, bool all)
 {
     struct mcd_reach **link = &c->reaches;
+
+    if (c->nholders > MCD_HOLDERS_MAX / 2 && c->ops == NULL)
+        forget_holders(c);
 
     while (*link != NULL) {
         struct mcd_reach *r = *link;

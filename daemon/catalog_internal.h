@@ -24,12 +24,14 @@
 #include "store_wire.h"
 
 #define MCD_MS UINT64_C(1000000)
+#define MCD_HOLDERS_MAX 4096u       /* that are remembered */
 #define MCD_OP_HOLDERS 4u           /* of a key that are tried */
 #define MCD_PULLS_MAX 512u          /* under way at a time, or waiting in their engine for a leg, */
 #define MCD_PULLS_BYTES (64u << 20) /* and their bytes; one larger one is fine */
 #define MCD_CALL_MS 5000u           /* most that a question waits for its answer */
 #define MCD_PLACE_SETS 8192u        /* of the cache; a power of two */
 #define MCD_PLACE_WAYS 8u           /* places of a set */
+#define MCD_LEASE_MAX_MS 3600000u   /* longer ones are given and believed in for this long */
 #define MCD_PULL_STEP (256u << 10)  /* bytes whose checksum is taken in one turn */
 
 struct mcd_op;
@@ -64,7 +66,7 @@ struct mcd_store_call {
     struct mcd_store_call *next; /* of those under way */
     uint32_t own;                /* to this agent's master: its number; 0: over a wire */
     uint64_t deadline;           /* likewise */
-    bool to_master;
+    bool to_master, ends;        /* ends: with its leader */
     /* Once, from the loop; payload NULL where there is no answer. It may free the call. */
     void (*answered)(struct mcd_store_call *sc, uint32_t status, const uint8_t *payload,
                      size_t size);
@@ -129,23 +131,30 @@ struct mcd_recall {
     void *context;
 };
 
+/* ---- lives that are over ---------------------------------------------------------------------- */
+
+struct mcd_over {
+    struct mco_key key; /* bytes lie in the message */
+    struct mco_version upto;
+    uint32_t index; /* in the message */
+};
+
 struct mcd_catalog {
     struct mcd_agent *agent;
     struct mcd_store *store;
     struct mcd_ask *asked; /* engines push, control takes all; atomic */
-    uint32_t cancels;      /* atomic: engines count up */
     uint32_t stopping;     /* control: release; engines: acquire */
     struct mcd_catalog_engine engines[MCD_ENGINES_MAX];
     struct mcd_place_set *places; /* engines and control */
     /* control */
     bool polling, again;
-    uint32_t cancels_seen;
     uint64_t now, due; /* ns: of this round; when the next one is due */
     struct mcd_alarm alarm;
     struct mcd_op *ops;
     uint32_t stir;   /* counts what all ops may have waited for */
     uint64_t flight; /* bytes of questions under way, and of their answers, about */
     struct mcd_holder *holders;
+    unsigned nholders;
     struct mcd_reach *reaches;
     struct mcd_store_call *calls;
     struct mcd_own_answer *own_answers, **own_end;
@@ -156,7 +165,7 @@ struct mcd_catalog {
     struct mcd_master *master;
     /* catalog_report.c */
     struct {
-        bool joined, full, first, walking;
+        bool joined, first, walking;
         bool draining;   /* as a leader has said last: the next one hears it */
         uint64_t next;   /* number of the first event that is not reported */
         uint64_t cursor; /* of the walk */
@@ -227,7 +236,7 @@ void mcd_store_calls_leaderless(struct mcd_catalog *c);
 /* UP, in this life; NULL. */
 struct mcd_peer *mcd_catalog_peer_of(const struct mcd_catalog *c, uint64_t incarnation);
 
-/* The holder with this address, made if there is none; NULL: no memory. */
+/* The holder with this address, made if there is none; NULL: no memory, too many, or that is no address. */
 struct mcd_holder *mcd_holder_get(struct mcd_catalog *c, const char *address);
 struct mcd_holder *mcd_holder_of(struct mcd_catalog *c, const struct mcd_reach *reach);
 /* OK: h->reach can be used; BUSY: it is being opened; else why it cannot be. */
@@ -246,9 +255,14 @@ void mcd_ops_poll(struct mcd_catalog *c);
 bool mcd_op_waits(const struct mcd_op *op);
 /* A pull of key i has ended. */
 void mcd_op_pulled(struct mcd_op *op, uint32_t i, enum mcs_status status);
-/* Lives of the key up to this one are over: pulls of them come to nothing. recalled: by a holder, else by the master's order. */
-void mcd_ops_unwant(struct mcd_catalog *c, const struct mco_key *key,
-                    const struct mco_version *upto, bool recalled);
+/* n > 0 keys of a message, each with the life up to which it is over, by their hashes; free(). NULL: no memory. */
+struct mcd_over *mcd_over_create(const ProtobufCBinaryData *keys, const uint64_t *tenant,
+                                 const uint64_t *token, const uint64_t *sequence, uint32_t n);
+/* Is this life of the key among them? */
+bool mcd_over_has(const struct mcd_over *over, uint32_t n, const struct mco_key *key,
+                  const struct mco_version *v);
+/* These lives are over: pulls of them come to nothing. recalled: by a holder, else by the master's order. */
+void mcd_ops_unwant(struct mcd_catalog *c, const struct mcd_over *over, uint32_t n, bool recalled);
 /* All of them end with this. */
 void mcd_ops_end(struct mcd_catalog *c, enum mcs_status status);
 
@@ -256,6 +270,8 @@ void mcd_ops_end(struct mcd_catalog *c, enum mcs_status status);
 
 void mcd_lease_on_lease(struct mcd_catalog *c, struct mcd_peer *p, const struct mcd_wire_header *h,
                         const uint8_t *payload, size_t size);
+/* The holder of this store hears that the bytes of k had a wrong checksum. */
+void mcd_lease_doubt(struct mcd_catalog *c, const struct mco_key *k, const struct mcd_segment *at);
 void mcd_lease_on_recall(struct mcd_catalog *c, struct mcd_peer *p, const struct mcd_wire_header *h,
                          const uint8_t *payload, size_t size);
 /* Has anybody a lease? */
@@ -277,10 +293,9 @@ void mcd_leases_destroy(struct mcd_catalog *c);
  * mcd_catalog_due(); else *status says why not, or OK: it is here. */
 int mcd_pull_begin(struct mcd_catalog *c, struct mcd_op *op, uint32_t i, struct mcd_ask_key *k,
                    enum mcs_status *status);
-/* Lives of k up to this one are not to be here: pulls of them that are under way come to nothing. Then comes their
- * removal (mco_remove()): between the two nothing slips through. */
-void mcd_pulls_unwant(struct mcd_catalog *c, const struct mco_key *k,
-                      const struct mco_version *upto);
+/* These lives are not to be here: pulls of them that are under way come to nothing. Then comes their removal
+ * (mco_remove()): between the two nothing slips through. */
+void mcd_pulls_unwant(struct mcd_catalog *c, const struct mcd_over *over, uint32_t n);
 void mcd_pulls_poll(struct mcd_catalog *c);
 /* Engine. */
 bool mcd_pulls_turn(struct mcd_engine *g, struct mcd_catalog_engine *e);

@@ -12,8 +12,6 @@
 #include "log.h"
 #include "shm/status.h"
 
-#define LEASE_MAX_MS 3600000u
-
 /* ---- given ---------------------------------------------------------------------------- */
 
 static void note_borrower(struct mcd_catalog *c, const struct mcd_peer *p, uint64_t until)
@@ -139,7 +137,7 @@ void mcd_lease_on_lease(struct mcd_catalog *c, struct mcd_peer *p, const struct 
     int64_t n = r == NULL || p == NULL ? -1 : mcd_names_count(r->keys.data, r->keys.len);
     Mcd__StoreLeased m = MCD__STORE_LEASED__INIT;
     uint64_t ms, until;
-    struct leased l;
+    struct leased l = {0};
     const uint8_t *at;
 
     if (n <= 0 || n > MCD_NAMES_KEYS) {
@@ -149,8 +147,18 @@ void mcd_lease_on_lease(struct mcd_catalog *c, struct mcd_peer *p, const struct 
         }
         goto out;
     }
+    if (r->doubt) {
+        at = r->keys.data;
+        for (uint32_t i = 0; i < n; i++) {
+            struct mco_key key = mcd_names_next(&at, r->tenant);
+
+            mcd_store_doubt(c->store, &key);
+        }
+        mcd_peer_answer(p, h, MCS_OK, NULL);
+        goto out;
+    }
     ms = r->lease_ms != 0 ? r->lease_ms : c->agent->config.store_lease_ms;
-    ms = ms < LEASE_MAX_MS ? ms : LEASE_MAX_MS;
+    ms = ms < MCD_LEASE_MAX_MS ? ms : MCD_LEASE_MAX_MS;
     until = c->now + ms * MCD_MS;
     if (!leased_create(&l, n) || !know_borrower(c, p)) {
         mcd_peer_answer(p, h, MCS_NO_MEMORY, NULL);
@@ -187,11 +195,93 @@ void mcd_lease_on_lease(struct mcd_catalog *c, struct mcd_peer *p, const struct 
         m.group = l.group;
     }
     mcd_peer_answer(p, h, MCS_OK, &m.base);
-    free(l.token);
 
 out:
+    free(l.token);
     if (r != NULL)
         mcd__store_lease__free_unpacked(r, NULL);
+}
+
+static void doubted(struct mcd_store_call *sc, uint32_t status, const uint8_t *payload, size_t size)
+{
+    (void)status;
+    (void)payload;
+    (void)size;
+    free(sc);
+}
+
+void mcd_lease_doubt(struct mcd_catalog *c, const struct mco_key *k, const struct mcd_segment *at)
+{
+    Mcd__StoreLease m = MCD__STORE_LEASE__INIT;
+    struct mcd_holder *h = c->holders;
+    struct mcd_names names = {0};
+    struct mcd_store_call *sc;
+
+    while (h != NULL && (h->reach == NULL || h->reach->segment != at))
+        h = h->next;
+    if (h == NULL || mcd_names_add(&names, k->bytes, k->length) != 0)
+        return;
+    sc = calloc(1, sizeof(*sc));
+    m.tenant = k->tenant;
+    m.keys = mcd_names_data(&names);
+    m.doubt = true;
+    if (sc != NULL) {
+        sc->answered = doubted;
+        if (mcd_store_call(c, h->address, sc, MCD_WIRE_STORE_LEASE, &m.base, MCD_CALL_MS) != 0)
+            free(sc);
+    }
+    mcd_names_free(&names);
+}
+
+/* ---- lives that are over -------------------------------------------------------------------- */
+
+static int by_hash(const void *a, const void *b)
+{
+    const struct mcd_over *x = a, *y = b;
+
+    if (x->key.hash != y->key.hash)
+        return x->key.hash < y->key.hash ? -1 : 1;
+    return x->index < y->index ? -1 : 1;
+}
+
+struct mcd_over *mcd_over_create(const ProtobufCBinaryData *keys, const uint64_t *tenant,
+                                 const uint64_t *token, const uint64_t *sequence, uint32_t n)
+{
+    struct mcd_over *over = malloc(n * sizeof(*over));
+    const uint8_t *at = keys->data;
+
+    for (uint32_t i = 0; over != NULL && i < n; i++) {
+        over[i].key = mcd_names_next(&at, tenant[i]);
+        over[i].upto = (struct mco_version){token[i], sequence[i]};
+        over[i].index = i;
+    }
+    if (over != NULL)
+        qsort(over, n, sizeof(*over), by_hash);
+    return over;
+}
+
+bool mcd_over_has(const struct mcd_over *over, uint32_t n, const struct mco_key *key,
+                  const struct mco_version *v)
+{
+    uint32_t low = 0, high = n; /* the first one with this hash, or a greater one */
+
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+
+        if (over[middle].key.hash < key->hash)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (; low < n && over[low].key.hash == key->hash; low++) {
+        const struct mco_key *k = &over[low].key;
+
+        if (k->tenant == key->tenant && k->length == key->length &&
+            memcmp(k->bytes, key->bytes, k->length) == 0 &&
+            mco_version_compare(v, &over[low].upto) <= 0)
+            return true;
+    }
+    return false;
 }
 
 /* ---- called back: by others ---------------------------------------------------------------- */
@@ -201,24 +291,24 @@ void mcd_lease_on_recall(struct mcd_catalog *c, struct mcd_peer *p, const struct
 {
     Mcd__StoreRecall *r = mcd__store_recall__unpack(NULL, size, payload);
     int64_t n = r == NULL ? -1 : mcd_names_count(r->keys.data, r->keys.len);
-    const uint8_t *at;
+    struct mcd_over *over = NULL;
 
     if (p == NULL) {
         /* no agent leases from itself */
-    } else if (n < 0 || r->n_tenant != (size_t)n || r->n_version_token != (size_t)n ||
-               r->n_version_sequence != (size_t)n) {
+    } else if (n <= 0 || n > MCD_NAMES_KEYS || r->n_tenant != (size_t)n ||
+               r->n_version_token != (size_t)n || r->n_version_sequence != (size_t)n) {
         p->cluster->wire_stats.malformed++;
         mcd_peer_answer(p, h, MCS_PROTOCOL, NULL);
     } else {
-        at = r->keys.data;
-        for (int64_t i = 0; i < n; i++) {
-            struct mco_key key = mcd_names_next(&at, r->tenant[i]);
-            struct mco_version v = {r->version_token[i], r->version_sequence[i]};
-
-            mcd_place_forget(c, &key, &v);
-            mcd_ops_unwant(c, &key, &v, true);
-        }
-        mcd_peer_answer(p, h, MCS_OK, NULL);
+        over = mcd_over_create(&r->keys, r->tenant, r->version_token, r->version_sequence,
+                               (uint32_t)n);
+        for (int64_t i = 0; over != NULL && i < n; i++)
+            mcd_place_forget(c, &over[i].key, &over[i].upto);
+        if (over != NULL)
+            mcd_ops_unwant(c, over, (uint32_t)n, true);
+        /* without memory: the lease runs out */
+        mcd_peer_answer(p, h, over != NULL ? MCS_OK : MCS_NO_MEMORY, NULL);
+        free(over);
     }
     if (r != NULL)
         mcd__store_recall__free_unpacked(r, NULL);

@@ -62,6 +62,8 @@ static void answered(struct mcd_store_call *sc, uint32_t status, const uint8_t *
 
     if (status == MCS_PEER_UNREACHABLE)
         status = MCS_NO_DIRECTORY;
+    if (status >= MCS_STATUS_COUNT)
+        status = MCS_PROTOCOL;
     if (x->removal)
         removed(x, status, payload, size);
     else

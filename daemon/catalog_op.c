@@ -72,7 +72,8 @@ void mcd_op_over(struct mcd_op *op, uint32_t i, enum mcs_status status)
         return;
     op->keys[i].step = STEP_OVER;
     op->left--;
-    k->status = (uint8_t)status;
+    k->status =
+        status < MCS_STATUS_COUNT ? (uint8_t)status : MCS_PROTOCOL; /* it may be a peer's word */
     if (status != MCS_OK || op->ask->kind != MCD_ASK_FIND)
         mcd_op_let_go(k);
 }
@@ -106,6 +107,13 @@ void mcd_op_wait(struct mcd_op *op, uint32_t i, uint64_t ns)
     if (op->wake > at)
         op->wake = at;
     mcd_op_later(op, ns);
+}
+
+bool mcd_op_avoids(const struct mcd_op *op, uint32_t i, const struct mcd_holder *h)
+{
+    const struct mcd_segment *avoid = op->ask->keys[i].avoid;
+
+    return avoid != NULL && h->reach != NULL && h->reach->segment == avoid;
 }
 
 /* The key goes back to the master, a little later; or it is said now why it has no answer. */
@@ -531,12 +539,6 @@ static void run(struct mcd_op *op)
     try_end(op);
 }
 
-static bool same_key(const struct mco_key *a, const struct mco_key *b)
-{
-    return a->hash == b->hash && a->tenant == b->tenant && a->length == b->length &&
-           memcmp(a->bytes, b->bytes, a->length) == 0;
-}
-
 /* One key of a pull. */
 static void unwant(struct mcd_op *op, uint32_t i, bool recalled)
 {
@@ -553,16 +555,15 @@ static void unwant(struct mcd_op *op, uint32_t i, bool recalled)
     }
 }
 
-void mcd_ops_unwant(struct mcd_catalog *c, const struct mco_key *key,
-                    const struct mco_version *upto, bool recalled)
+void mcd_ops_unwant(struct mcd_catalog *c, const struct mcd_over *over, uint32_t n, bool recalled)
 {
-    mcd_pulls_unwant(c, key, upto);
+    mcd_pulls_unwant(c, over, n);
     for (struct mcd_op *op = c->ops; op != NULL; op = op->next) {
         if (op->ask == NULL || op->ask->kind != MCD_ASK_PULL)
             continue;
         for (uint32_t i = 0; i < op->n; i++)
-            if (same_key(&op->ask->keys[i].key, key) &&
-                mco_version_compare(&op->ask->keys[i].version, upto) <= 0)
+            if (op->keys[i].step != STEP_OVER &&
+                mcd_over_has(over, n, &op->ask->keys[i].key, &op->ask->keys[i].version))
                 unwant(op, i, recalled);
     }
     c->again = true; /* ends are told from the loop */
@@ -661,6 +662,12 @@ int mcd_op_begin(struct mcd_catalog *c, struct mcd_ask *a, struct mcd_holder *fr
         if (h == NULL && (a->kind == MCD_ASK_FIND || a->kind == MCD_ASK_PULL ||
                           (a->kind == MCD_ASK_EXIST && a->lease_ms != 0)))
             h = mcd_holder_of(c, mcd_place_reach(c, &k->key));
+        if (h != NULL && from == NULL && mcd_op_avoids(op, i, h))
+            h = NULL;
+        if (a->kind == MCD_ASK_FIND && k->avoid != NULL)
+            mcd_place_forget(c, &k->key, NULL);
+        if (a->kind == MCD_ASK_FIND && k->avoid != NULL && k->damaged)
+            mcd_lease_doubt(c, &k->key, k->avoid);
         if (h != NULL) { /* whoever had it last is asked first */
             o->holders[0] = h;
             o->nholders = 1;
@@ -675,17 +682,13 @@ int mcd_op_begin(struct mcd_catalog *c, struct mcd_ask *a, struct mcd_holder *fr
 
 void mcd_ops_poll(struct mcd_catalog *c)
 {
-    uint32_t cancels = mcs_load_relaxed(&c->cancels);
-    bool canceled = cancels != c->cancels_seen;
     struct mcd_op *next;
 
-    c->cancels_seen = cancels;
-    mcs_fence_acquire(); /* orders `cancels` before the looks; partner: mcd_ask_cancel() */
     for (struct mcd_op *op = c->ops; op != NULL; op = next) {
         next = op->next;
         if (op->ask == NULL)
             continue;
-        if (canceled && mcs_load_relaxed(&op->ask->canceled) != 0)
+        if (mcs_load_relaxed(&op->ask->canceled) != 0) /* partner: mcd_ask_cancel(), which rings */
             /* what was begun at the master is told, so that it can be undone: START waits for its answer */
             if (op->ask->kind != MCD_ASK_START || op->calls == 0)
                 give_up(op, MCS_CANCELED);

@@ -70,6 +70,8 @@ void mcd_op_elsewhere(struct mcd_op *op, uint32_t i, enum mcs_status why);
 void mcd_op_later(struct mcd_op *op, uint64_t ns);
 /* Key i is asked for then, or when something has changed that it may have waited for; not at once. */
 void mcd_op_wait(struct mcd_op *op, uint32_t i, uint64_t ns);
+/* Is this the holder whose bytes of key i were wrong? */
+bool mcd_op_avoids(const struct mcd_op *op, uint32_t i, const struct mcd_holder *h);
 /* A use of a reach that was taken for a key is given back. */
 void mcd_op_let_go(struct mcd_ask_key *k);
 /* Is the question one of existence alone? */

@@ -80,36 +80,48 @@ static void pulled(struct mcd_catalog *c, struct mcd_ask *a)
     free_part(p);
 }
 
-/* Pulls all from key `first` on that are of its tenant and at the same host. False: no memory. */
-static bool pull_from(struct order *o, const Mcd__StoreOrder *m, uint32_t first, bool *taken)
+struct wanted {
+    struct mco_key key;
+    uint32_t from, index;
+};
+
+static int by_origin(const void *a, const void *b)
+{
+    const struct wanted *x = a, *y = b;
+
+    if (x->from != y->from)
+        return x->from < y->from ? -1 : 1;
+    if (x->key.tenant != y->key.tenant)
+        return x->key.tenant < y->key.tenant ? -1 : 1;
+    return x->index < y->index ? -1 : 1;
+}
+
+/* Pulls these, of one tenant and from one host. False: no memory. */
+static bool pull_from(struct order *o, const Mcd__StoreOrder *m, const struct wanted *w, uint32_t n)
 {
     struct mcd_catalog *c = o->catalog;
-    struct mcd_holder *h = mcd_holder_get(c, m->hosts[m->from[first]]);
+    struct mcd_holder *h = mcd_holder_get(c, m->hosts[w->from]);
     struct part *p = calloc(1, sizeof(*p));
-    const uint8_t *at = o->keys;
-    uint32_t n = 0;
 
     if (p != NULL) {
-        p->ask.keys = calloc(o->n, sizeof(*p->ask.keys));
-        p->index = calloc(o->n, sizeof(*p->index));
+        p->ask.keys = calloc(n, sizeof(*p->ask.keys));
+        p->index = calloc(n, sizeof(*p->index));
     }
     if (h == NULL || p == NULL || p->ask.keys == NULL || p->index == NULL) {
         free_part(p);
         return false;
     }
-    for (uint32_t i = 0; i < o->n; i++) {
-        struct mco_key key = mcd_names_next(&at, m->tenant[i]);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = w[i].index;
 
-        if (taken[i] || m->from[i] != m->from[first] || m->tenant[i] != m->tenant[first])
-            continue;
-        taken[i] = true;
-        p->ask.keys[n].key = key;
-        p->ask.keys[n].version = (struct mco_version){m->version_token[i], m->version_sequence[i]};
-        p->index[n++] = i;
+        p->index[i] = at;
+        p->ask.keys[i].key = w[i].key;
+        p->ask.keys[i].version =
+            (struct mco_version){m->version_token[at], m->version_sequence[at]};
     }
     p->order = o;
     p->ask.kind = MCD_ASK_PULL;
-    p->ask.tenant = m->tenant[first];
+    p->ask.tenant = w->key.tenant;
     p->ask.deadline = c->now + ORDER_NS;
     p->ask.n = n;
     p->ask.context = p;
@@ -121,17 +133,27 @@ static bool pull_from(struct order *o, const Mcd__StoreOrder *m, uint32_t first,
     return false;
 }
 
+/* One ask for each host and tenant. */
 static void pull_all(struct order *o, const Mcd__StoreOrder *m)
 {
-    bool *taken = calloc(o->n, sizeof(*taken));
-    bool good = taken != NULL;
+    struct wanted *w = malloc(o->n * sizeof(*w));
+    const uint8_t *at = o->keys;
+    bool good = w != NULL;
 
     for (uint32_t i = 0; good && i < o->n; i++)
-        if (!taken[i])
-            good = pull_from(o, m, i, taken);
+        w[i] = (struct wanted){mcd_names_next(&at, m->tenant[i]), m->from[i], i};
+    if (good)
+        qsort(w, o->n, sizeof(*w), by_origin);
+    for (uint32_t first = 0, n; good && first < o->n; first += n) {
+        n = 1;
+        while (first + n < o->n && w[first + n].from == w[first].from &&
+               w[first + n].key.tenant == w[first].key.tenant)
+            n++;
+        good = pull_from(o, m, w + first, n);
+    }
     if (!good)
         mcd_log_limited(MCD_LOG_ERROR, "no memory for an order of the store's master");
-    free(taken);
+    free(w);
 }
 
 /* ---- drops -------------------------------------------------------------------------------------- */
@@ -145,25 +167,26 @@ static void drop(struct order *o, const Mcd__StoreOrder *m)
 {
     struct mcd_catalog *c = o->catalog;
     bool leases = mcd_leases_any(c);
-    const uint8_t *at = o->keys;
+    struct mcd_over *over =
+        mcd_over_create(&m->keys, m->tenant, m->version_token, m->version_sequence, o->n);
     struct mcd_recall *r = NULL;
 
+    if (over == NULL)
+        return;                           /* NO_MEMORY is said of all */
+    mcd_ops_unwant(c, over, o->n, false); /* before the removal: see mcd_pulls_unwant() */
     for (uint32_t i = 0; i < o->n; i++) {
-        struct mco_key key = mcd_names_next(&at, m->tenant[i]);
-        struct mco_version upto = {m->version_token[i], m->version_sequence[i]};
-        uint8_t status;
+        const struct mcd_over *x = &over[i];
+        uint8_t status = (uint8_t)mco_remove(c->store->objects, &x->key, &x->upto, true, c->now);
 
-        mcd_ops_unwant(c, &key, &upto, false); /* before the removal: see mcd_pulls_unwant() */
-        status = (uint8_t)mco_remove(c->store->objects, &key, &upto, true, c->now);
-
-        mcd_place_forget(c, &key, &upto);
-        o->status[i] = status == MCS_NOT_FOUND ? MCS_OK : status;
+        mcd_place_forget(c, &x->key, &x->upto);
+        o->status[x->index] = status == MCS_NOT_FOUND ? MCS_OK : status;
         /* also when it was gone before: a leased one may have been replaced here */
-        if (leases && mco_leaving(c->store->objects, &key) &&
-            mcd_recall_add_to(c, &r, &key, &upto, recalled, o))
+        if (leases && mco_leaving(c->store->objects, &x->key) &&
+            mcd_recall_add_to(c, &r, &x->key, &x->upto, recalled, o))
             o->left++;
     }
     o->left += mcd_recall_last(r, recalled, o);
+    free(over);
 }
 
 /* Is somebody at it here? */
@@ -188,9 +211,9 @@ static void check(struct order *o, const Mcd__StoreOrder *m)
 static bool good_order(const Mcd__StoreOrder *m, int64_t n)
 {
     bool pulls = m != NULL && (m->kind == MCO_ORDER_COPY || m->kind == MCO_ORDER_MOVE);
-    bool good = n > 0 && m->n_tenant == (size_t)n && m->n_version_token == (size_t)n &&
-                m->n_version_sequence == (size_t)n && m->kind <= MCO_ORDER_CHECK &&
-                (!pulls || m->n_from == (size_t)n);
+    bool good = n > 0 && n <= MCD_NAMES_KEYS && m->n_tenant == (size_t)n &&
+                m->n_version_token == (size_t)n && m->n_version_sequence == (size_t)n &&
+                m->kind <= MCO_ORDER_CHECK && (!pulls || m->n_from == (size_t)n);
 
     for (int64_t i = 0; good && pulls && i < n; i++)
         good = m->from[i] < m->n_hosts;

@@ -105,13 +105,10 @@ static void give_back(struct mcd_reach **r)
     *r = NULL;
 }
 
-void mcd_pulls_unwant(struct mcd_catalog *c, const struct mco_key *k,
-                      const struct mco_version *upto)
+void mcd_pulls_unwant(struct mcd_catalog *c, const struct mcd_over *over, uint32_t n)
 {
     for (struct mcd_pull *p = c->pulls; p != NULL; p = p->all_next)
-        if (p->key.hash == k->hash && p->key.tenant == k->tenant && p->key.length == k->length &&
-            memcmp(p->key.bytes, k->bytes, k->length) == 0 &&
-            mco_version_compare(&p->view.version, upto) <= 0)
+        if (mcd_over_has(over, n, &p->key, &p->view.version))
             mcs_store_relaxed(&p->unwanted, 1u);
     mcs_fence_full(); /* before the removal that follows; partner: tell() */
 }

@@ -196,6 +196,14 @@ static void tell_events(struct mcd_catalog *c)
     building_free(&b);
 }
 
+static void forget(struct mcd_store_call **sc)
+{
+    if (*sc != NULL)
+        mcd_store_forget(*sc);
+    free(*sc);
+    *sc = NULL;
+}
+
 /* ---- joining ---------------------------------------------------------------------------------------- */
 
 static void take_joined(struct mcd_catalog *c, const Mcd__StoreJoined *m)
@@ -213,8 +221,10 @@ static void take_joined(struct mcd_catalog *c, const Mcd__StoreJoined *m)
         c->report.beat_ns = m->beat_ms * MCD_MS;
     mco_events_range(c->store->events, &first, &next);
     if (m->report) {
-        if (c->report.walking && !c->report.first && !fresh)
+        if (c->report.walking && !fresh)
             return; /* it is being told */
+        /* the answer to what was told before this was asked for says nothing of it */
+        forget(&c->report.reporting);
         c->report.walking = c->report.first = true;
         c->report.cursor = 0;
         c->report.next = next;
@@ -313,13 +323,6 @@ void mcd_report_leader(struct mcd_catalog *c)
 
 void mcd_report_stop(struct mcd_catalog *c)
 {
-    if (c->report.joining != NULL) {
-        mcd_store_forget(c->report.joining);
-        free(c->report.joining);
-    }
-    if (c->report.reporting != NULL) {
-        mcd_store_forget(c->report.reporting);
-        free(c->report.reporting);
-    }
-    c->report.joining = c->report.reporting = NULL;
+    forget(&c->report.joining);
+    forget(&c->report.reporting);
 }

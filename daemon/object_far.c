@@ -43,7 +43,8 @@ static void ask_places(struct mcd_object *r, struct mcd_window *w)
         it->asked = (int16_t)w->ask.n;
         if (it->tries++ != 0) /* the holder's own lease was too short, perhaps */
             w->ask.lease_ms = LONG_LEASE_MS;
-        w->asked[w->ask.n++] = (struct mcd_ask_key){.key = it->key};
+        w->asked[w->ask.n++] =
+            (struct mcd_ask_key){.key = it->key, .avoid = it->avoid, .damaged = it->damaged};
     }
 }
 
@@ -51,7 +52,10 @@ static void ask_places(struct mcd_object *r, struct mcd_window *w)
 static void take_place(struct mcd_object *r, struct mcd_item *it, const struct mcd_ask_key *k)
 {
     if (k->status != MCS_OK) {
-        mcd_object_end_item(it, (enum mcs_status)k->status);
+        /* its holder may have dropped it meanwhile because of that */
+        bool dropped = it->damaged && k->status == MCS_NOT_FOUND;
+
+        mcd_object_end_item(it, dropped ? MCS_CHECKSUM : (enum mcs_status)k->status);
         return;
     }
     if (r->desc.op == MCS_OP_HOLD) {
@@ -278,6 +282,8 @@ static void again(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *i
 {
     if (it->tries < TRIES && g->now < r->deadline) {
         it->state = MCD_ITEM_FAR;
+        it->damaged = error == MCS_CHECKSUM;
+        it->avoid = error == MCS_LEASE ? NULL : r->window->asked[it->asked].segment;
         mcs_count(&g->counters.objects.retries, 1);
         return;
     }

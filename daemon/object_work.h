@@ -49,12 +49,14 @@ struct mcd_item {
     bool started;        /* the catalog has it as being written, by us */
     bool verified;       /* its checksum is right */
     bool from_disk;
-    uint8_t state;     /* enum mcd_item_state */
-    uint8_t tries;     /* reads from other hosts */
-    int16_t twin;      /* earlier item of the same key; -1: none */
-    int16_t asked;     /* index in the window's question; -1: not in it */
-    int16_t legs;      /* under way */
-    uint8_t leg_error; /* enum mcs_status */
+    uint8_t state;                   /* enum mcd_item_state */
+    uint8_t tries;                   /* reads from other hosts */
+    int16_t twin;                    /* earlier item of the same key; -1: none */
+    int16_t asked;                   /* index in the window's question; -1: not in it */
+    int16_t legs;                    /* under way */
+    uint8_t leg_error;               /* enum mcs_status */
+    const struct mcd_segment *avoid; /* the store that it could not be read from; only compared; */
+    bool damaged;                    /* its bytes had a wrong checksum there */
     struct mco_view view;
     struct mco_version version;
     struct mcs_object_result result;

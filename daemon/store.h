@@ -41,6 +41,8 @@ enum mcd_store_verify { MCD_VERIFY_REMOTE, MCD_VERIFY_ALWAYS, MCD_VERIFY_NEVER }
 int mcd_store_create(struct mcd_agent *a, char *error, size_t error_size);
 /* The control thread has its workers, the cluster is there: catalog, upkeep. */
 int mcd_store_begin(struct mcd_agent *a, char *error, size_t error_size);
+/* Another host has read other bytes of it than its checksum says: it is looked at, some time. */
+void mcd_store_doubt(struct mcd_store *st, const struct mco_key *key);
 /* The agent stops and no session is left: RDMA devices let go, the catalog asks nobody any more. */
 void mcd_store_stop(struct mcd_agent *a);
 /* What needs the control thread goes; may be called twice. */

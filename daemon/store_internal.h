@@ -46,6 +46,7 @@ struct mcd_store_work {
     struct mcd_alarm upkeep;
     uint64_t puts;            /* as of the last upkeep */
     struct mcd_worker *lists; /* walks through keys */
+    unsigned doubts;          /* objects that it is to look at */
 };
 
 /* store_extent.c: the memory under the objects. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What other agents and a master say to a holder: leases, recalls, orders; and nonsense. */
 #include "agents.h"
-#include "daemon/catalog.h"
+#include "daemon/catalog_internal.h"
 #include "daemon/store.h"
 #include "daemon/store_wire.h"
 #include "store/object/directory.h"
@@ -22,7 +22,13 @@ struct holder {
     unsigned joins;
     bool drained; /* what it is told as its leader's word, */
     bool says_so; /* and what it has said at its last join */
-    unsigned ends;
+    unsigned ends, removals;
+    uint8_t says; /* of a key that is to be written */
+    unsigned answers;
+    /* reports: the first one of events is not answered */
+    struct mcd_wire_header report;
+    unsigned held, fulls;
+    bool wants, whole; /* the first one of everything begins with its beginning */
     struct mcd_wire_header recall;
 };
 
@@ -64,6 +70,7 @@ static void on_join(struct holder *x, const struct mcd_wire_header *h, const uin
     a.token = LEADER;
     a.beat_ms = 10;
     a.draining = x->drained;
+    a.report = x->wants;
     ag_raw_answer(&x->raw, h, MCS_OK, &a.base);
 }
 
@@ -78,6 +85,49 @@ static void on_end(struct holder *x, const struct mcd_wire_header *h)
     ag_raw_answer(&x->raw, h, MCS_OK, &a.base);
 }
 
+static void on_start(struct holder *x, const struct mcd_wire_header *h)
+{
+    Mcd__StoreStarted a = MCD__STORE_STARTED__INIT;
+    uint64_t one = 1;
+
+    a.token = LEADER;
+    a.status = (ProtobufCBinaryData){.data = &x->says, .len = 1};
+    a.n_version_token = a.n_version_sequence = 1;
+    a.version_token = a.version_sequence = &one;
+    ag_raw_answer(&x->raw, h, MCS_OK, &a.base);
+}
+
+static void on_report(struct holder *x, const struct mcd_wire_header *h, const uint8_t *m,
+                      size_t size)
+{
+    Mcd__StoreReport *q = mcd__store_report__unpack(NULL, size, m);
+    Mcd__StoreReported a = MCD__STORE_REPORTED__INIT;
+
+    cr_assert_not_null(q);
+    a.token = LEADER;
+    if (!q->full && x->held++ == 0) {
+        x->report = *h;
+    } else {
+        if (q->full && x->fulls++ == 0)
+            x->whole = q->first && mcd_names_count(q->keys.data, q->keys.len) == 1;
+        ag_raw_answer(&x->raw, h, MCS_OK, &a.base);
+    }
+    mcd__store_report__free_unpacked(q, NULL);
+}
+
+static void on_remove(struct holder *x, const struct mcd_wire_header *h)
+{
+    Mcd__StoreRemoved a = MCD__STORE_REMOVED__INIT;
+    uint8_t status = MCS_OK;
+
+    x->removals++;
+    if (x->silent)
+        return;
+    a.token = LEADER;
+    a.status = (ProtobufCBinaryData){.data = &status, .len = 1};
+    ag_raw_answer(&x->raw, h, MCS_OK, &a.base);
+}
+
 static void on_request(struct ag_raw *r, const struct mcd_wire_header *h, const uint8_t *m,
                        size_t size)
 {
@@ -87,6 +137,14 @@ static void on_request(struct ag_raw *r, const struct mcd_wire_header *h, const 
         on_join(x, h, m, size);
     if (h->type == MCD_WIRE_STORE_END)
         on_end(x, h);
+    if (h->type == MCD_WIRE_STORE_START)
+        on_start(x, h);
+    if (h->type == MCD_WIRE_STORE_REPORT)
+        on_report(x, h, m, size);
+    if (h->type == MCD_WIRE_STORE_REMOVE)
+        on_remove(x, h);
+    if (h->type == MCD_WIRE_OPEN)
+        ag_raw_answer(r, h, MCS_NOT_FOUND, NULL); /* it has no store */
     if (h->type != MCD_WIRE_STORE_RECALL)
         return;
     x->recalls++;
@@ -337,6 +395,59 @@ Test(catalog_peer, orders_of_a_former_leader_are_refused)
     fini(&x);
 }
 
+Test(catalog_peer, each_key_of_an_order_has_its_result)
+{
+    Mcd__StoreOrder m = MCD__STORE_ORDER__INIT;
+    struct mcd_names names = {0};
+    char *hosts[] = {(char *)"127.0.0.1:9", (char *)"nonsense"};
+    uint64_t tenants[8], tokens[8], sequences[8];
+    uint32_t from[8];
+    struct holder x;
+    Mcd__StoreDone *done;
+    char key[8];
+
+    init(&x);
+    put(&x, "k3", 4);
+    for (unsigned i = 0; i < 8; i++) {
+        snprintf(key, sizeof(key), "k%u", i);
+        cr_assert_eq(mcd_names_add(&names, key, 2), 0);
+        tenants[i] = i % 3 != 0 ? TENANT : TENANT + 1;
+        tokens[i] = 1;
+        sequences[i] = 3;
+        from[i] = i % 2;
+    }
+    m.token = 5;
+    m.kind = MCO_ORDER_COPY;
+    m.keys = mcd_names_data(&names);
+    m.n_tenant = m.n_version_token = m.n_version_sequence = m.n_from = 8;
+    m.tenant = tenants;
+    m.version_token = tokens;
+    m.version_sequence = sequences;
+    m.from = from;
+    m.n_hosts = 2;
+    m.hosts = hosts;
+    cr_assert_eq(ask(&x, MCD_WIRE_STORE_ORDER, &m.base), MCS_OK);
+    done = mcd__store_done__unpack(NULL, x.raw.size, x.raw.payload);
+    cr_assert(done != NULL && done->status.len == 8);
+    for (unsigned i = 0; i < 8; i++)
+        cr_assert_eq(done->status.data[i], MCS_PEER_UNREACHABLE, "key %u: %u", i,
+                     done->status.data[i]);
+    mcd__store_done__free_unpacked(done, NULL);
+
+    m.kind = MCO_ORDER_DROP;
+    tenants[3] = TENANT;
+    sequences[3] = 4;
+    cr_assert_eq(ask(&x, MCD_WIRE_STORE_ORDER, &m.base), MCS_OK);
+    done = mcd__store_done__unpack(NULL, x.raw.size, x.raw.payload);
+    cr_assert(done != NULL && done->status.len == 8);
+    for (unsigned i = 0; i < 8; i++)
+        cr_assert_eq(done->status.data[i], MCS_OK);
+    cr_assert(!is_there(&x, "k3"));
+    mcd__store_done__free_unpacked(done, NULL);
+    mcd_names_free(&names);
+    fini(&x);
+}
+
 Test(catalog_peer, the_store_is_opened_by_its_own_name_alone)
 {
     Mcd__Open m = MCD__OPEN__INIT;
@@ -377,6 +488,95 @@ Test(catalog_peer, a_drain_is_remembered_for_the_next_leader)
     cr_assert(x.says_so, "the first thing that the next one hears");
     x.drained = false;
     until(&x, !mcd_catalog_draining(x.st.catalog) && !x.says_so);
+    fini(&x);
+}
+
+static void answered(struct mcd_catalog *c, struct mcd_ask *a)
+{
+    (void)c;
+    ((struct holder *)a->context)->answers++;
+}
+
+Test(catalog_peer, a_leaders_statuses_are_not_believed_as_they_come)
+{
+    struct mcd_ask_key key = {.key = mco_key(TENANT, "k", 1)};
+    struct mcd_ask a = {.kind = MCD_ASK_START, .tenant = TENANT, .keys = &key, .n = 1};
+    struct holder x;
+
+    init(&x);
+    mcd_catalog_leader(x.st.catalog, "127.0.0.1:9", LEADER, NULL);
+    until(&x, x.joins > 1);
+    x.says = 250;
+    a.context = &x;
+    a.deadline = mcd_now_ns() + UINT64_C(20000000000);
+    cr_assert_eq(mcd_op_begin(x.st.catalog, &a, NULL, answered), 0);
+    until(&x, x.answers == 1);
+    cr_assert_eq(key.status, MCS_PROTOCOL);
+    fini(&x);
+}
+
+/* What is asked of one leader is asked of the next one, once. */
+Test(catalog_peer, questions_go_over_to_the_next_leader)
+{
+    struct mcd_ask_key key = {.key = mco_key(TENANT, "k", 1)};
+    struct mcd_ask a = {.kind = MCD_ASK_REMOVE, .tenant = TENANT, .keys = &key, .n = 1};
+    struct holder x;
+
+    init(&x);
+    mcd_catalog_leader(x.st.catalog, "127.0.0.1:9", LEADER, NULL);
+    until(&x, x.joins > 1);
+    x.silent = true;
+    a.context = &x;
+    a.deadline = mcd_now_ns() + UINT64_C(20000000000);
+    cr_assert_eq(mcd_op_begin(x.st.catalog, &a, NULL, answered), 0);
+    until(&x, x.removals == 1);
+    x.silent = false;
+    mcd_catalog_leader(x.st.catalog, "127.0.0.1:9", LEADER + 1, NULL);
+    until(&x, x.answers == 1);
+    cr_assert_eq(key.status, MCS_OK);
+    cr_assert_eq(x.removals, 2u, "%u", x.removals);
+    fini(&x);
+}
+
+Test(catalog_peer, holders_that_a_leader_makes_up_have_an_end)
+{
+    char address[MCD_ADDRESS_TEXT_MAX + 8];
+    unsigned known = 0;
+    struct holder x;
+
+    init(&x);
+    for (unsigned i = 0; i < 2 * MCD_HOLDERS_MAX; i++) {
+        snprintf(address, sizeof(address), "10.%u.%u.1:1", i >> 8, i & 255);
+        known += mcd_holder_get(x.st.catalog, address) != NULL;
+    }
+    cr_assert_eq(known, MCD_HOLDERS_MAX);
+    memset(address, '1', sizeof(address) - 1);
+    address[sizeof(address) - 1] = '\0';
+    until(&x, mcd_holder_get(x.st.catalog, "10.9.9.9:1") != NULL);
+    cr_assert_null(mcd_holder_get(x.st.catalog, address));
+    fini(&x);
+}
+
+/* The answer to a report of events comes after the leader has asked for everything. */
+Test(catalog_peer, everything_is_told_from_the_beginning)
+{
+    Mcd__StoreReported a = MCD__STORE_REPORTED__INIT;
+    struct holder x;
+
+    init(&x);
+    mcd_catalog_leader(x.st.catalog, "127.0.0.1:9", LEADER, NULL);
+    until(&x, x.joins > 1);
+    put(&x, "k", 4);
+    until(&x, x.held == 1);
+    x.joins = 0;
+    x.wants = true;
+    until(&x, x.joins == 1);
+    x.wants = false;
+    until(&x, x.joins == 3);
+    a.token = LEADER;
+    ag_raw_answer(&x.raw, &x.report, MCS_OK, &a.base);
+    until(&x, x.fulls != 0);
+    cr_assert(x.whole);
     fini(&x);
 }
 

@@ -31,7 +31,7 @@ static struct world {
     unsigned nlegs;
     uint64_t sequence;
     /* counts */
-    unsigned asked[6], keys[6], ended_well, given_up, canceled, done_with, legs_begun;
+    unsigned asked[6], keys[6], doubted, ended_well, given_up, canceled, done_with, legs_begun;
     struct there there[THERE];
     unsigned nthere;
     enum mcs_status exist_status;
@@ -88,6 +88,8 @@ static void answer_key(const struct mcd_ask *a, struct mcd_ask_key *k)
         break;
     case MCD_ASK_FIND:
         k->status = t != NULL ? MCS_OK : MCS_NOT_FOUND;
+        w.doubted += k->damaged;
+        cr_assert(!k->damaged || k->avoid == w.o->f.segment);
         if (t == NULL)
             break;
         k->size = t->size;
@@ -361,6 +363,7 @@ Test(object_far, damaged_on_its_way)
     cr_assert_eq(ob_get(&o, "far", 0, 50000, 0).status, MCS_OK);
     cr_assert_arr_eq(o.f.local.map, w.there[0].data, 50000);
     cr_assert_eq(o.f.engine->counters.objects.damaged, 1u);
+    cr_assert_eq(w.doubted, 1u, "its holder hears of it, and others are asked first");
     w.there[0].damaged = 2;
     cr_assert_eq(ob_get(&o, "far", 0, 50000, 0).status, MCS_CHECKSUM);
     o.st.verify = MCD_VERIFY_NEVER;

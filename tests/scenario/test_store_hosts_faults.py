@@ -64,6 +64,34 @@ equal([x.status for x in c.seal(r.hold)], [OK])
 equal(d.get(b"alive", room=100000), [(OK, b"\1" * 100000)])
 fill(at + 500, 1, 2)
 equal(d.get(b"alive", room=100000), [(CHECKSUM, None)], "changed after the seal")
+await_(lambda: c.objects(EXIST, [b"alive"], flags=LOCAL)[0].status == NOT_FOUND, "its holder to look at it and drop it")
+check(one.metric("mcshm_store_damaged_total") >= 1, "and to count it")
+await_(lambda: d.get(b"alive", room=100000)[0][0] == NOT_FOUND, "others to hear of it")
+
+# the same with a second copy: whoever has read the damaged one is given the other one
+l = Client(lead.socket, "l", queue=QUEUE)
+made = c.create(*[(b"pair/%d" % i, 50000) for i in range(16)], replicas=2)
+for r in made:
+    equal(r.status, OK, "create")
+    fill(r.address, 50000, 3)
+equal([(r.status, r.copies) for r in c.seal(*[r.hold for r in made])], [(OK, 2)] * 16, "sealed here and copied")
+for r in made:
+    fill(r.address + 500, 1, 4)
+
+
+def retries():
+    return two.metric("mcshm_store_leg_retries_total") + lead.metric("mcshm_store_leg_retries_total")
+
+
+reads, before = 0, retries()
+for i in range(16):
+    k = b"pair/%d" % i
+    for reader in (d, l):
+        if reader.objects(EXIST, [k], flags=LOCAL)[0].status == NOT_FOUND:
+            equal(reader.get(k, room=50000), [(OK, b"\3" * 50000)], "the other copy")
+            reads += 1
+equal(reads, 16, "of each a reader without a copy of its own")
+check(retries() > before, "some have met the damaged one")
 c.release(other.hold)
 
 # the holder is filled several times over while another host reads: right bytes, or NOT_FOUND
@@ -103,7 +131,6 @@ keep = value(b"keep", 50000)
 equal([r.status for r in d.put((b"keep", keep))], [OK])
 lost = value(b"lost", 2 * MiB)
 equal([r.status for r in c.put((b"lost", lost))], [OK])
-l = Client(lead.socket, "l", queue=QUEUE)
 a.throttle(0, "8mbit")
 killer = threading.Timer(0.3, one.kill)
 killer.start()
