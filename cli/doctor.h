@@ -78,6 +78,9 @@ const char *doctor_setting(const struct doctor *d, const char *key);
 /* A size or number; `otherwise` when it is not known. */
 uint64_t doctor_setting_number(const struct doctor *d, const char *key, uint64_t otherwise);
 
+/* doctor_memory.c: bytes that pool and object store may take. */
+uint64_t doctor_pool_and_store(const struct doctor *d);
+
 /* doctor_memory.c: a line of the agent's limits, of this process's where there is none; hard: its third column.
  * *whose: "the agent's" or so. */
 bool doctor_read_limit(const struct doctor *d, const char *name, bool hard, uint64_t *out,

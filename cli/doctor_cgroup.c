@@ -86,7 +86,7 @@ static bool limit(const struct doctor *d, const char *v2_file, const char *contr
 
 void doctor_check_cgroup_memory(struct doctor *d)
 {
-    uint64_t pool = doctor_setting_number(d, "pool.size", UINT64_C(1) << 30), v;
+    uint64_t pool = doctor_pool_and_store(d), v;
     bool hugepages = strcmp(doctor_setting(d, "pool.pages"), "require") == 0;
     char where[600], text[32], pool_text[32];
 
@@ -101,13 +101,14 @@ void doctor_check_cgroup_memory(struct doctor *d)
         doctor_say(d, DOCTOR_BAD, "raise it, or the kernel kills the agent",
                    "%s is %s: less than an agent without a pool takes", where, text);
     else if (!hugepages && v < pool + (UINT64_C(128) << 20))
-        doctor_say(
-            d, DOCTOR_WARN,
-            "raise it, make [pool] size smaller, or reserve hugepages and set [pool] pages = "
-            "require: hugepages do not count here",
-            "%s is %s; a pool of %s in ordinary pages does not fit, and the kernel kills whom it "
-            "finds",
-            where, text, pool_text);
+        doctor_say(d, DOCTOR_WARN,
+                   "raise it, make [pool] or [store] size smaller, or reserve hugepages and set "
+                   "[pool] pages = "
+                   "require: hugepages do not count here",
+                   "%s is %s; pool and object store of %s in ordinary pages do not fit, and the "
+                   "kernel kills "
+                   "whom it finds",
+                   where, text, pool_text);
     else
         doctor_say(d, DOCTOR_OK, NULL, "%s is %s", where, text);
 }

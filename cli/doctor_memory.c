@@ -51,6 +51,8 @@ void doctor_check_hugepages(struct doctor *d)
     const char *pages = doctor_setting(d, "pool.pages");
     bool require = strcmp(pages, "require") == 0;
     uint64_t want = (pool + size - 1) / size;
+    uint64_t more = (doctor_setting_number(d, "store.size", UINT64_C(1) << 30) + size - 1) / size;
+    uint64_t reserved;
     char nodes[200], text[32], remedy[256], other[32];
     struct pages p = {0};
 
@@ -88,17 +90,29 @@ void doctor_check_hugepages(struct doctor *d)
                    "%llu pages of %s reserved, %llu free, a whole pool takes %llu%s",
                    (unsigned long long)p.reserved, text, (unsigned long long)p.free,
                    (unsigned long long)want, nodes);
+    reserved = p.reserved;
     size = size == UINT64_C(2) << 20 ? UINT64_C(1) << 30 : UINT64_C(2) << 20;
     if (read_pages(d, "/sys/kernel/mm", size, &p) && p.free != 0)
         doctor_say(d, DOCTOR_NOTE,
                    "release them with scripts/hugepages/release.sh, or set [pool] page_size",
                    "%llu pages of %s are reserved as well, and the agent takes none of them",
                    (unsigned long long)p.free, doctor_size(size, other, sizeof(other)));
+    if (strcmp(pages, "off") != 0 && more != 0 && reserved < want + more)
+        doctor_say(d, DOCTOR_NOTE, NULL, "a whole object store takes %llu more ([store] size); %s",
+                   (unsigned long long)more,
+                   require ? "what is missing, it has not, and evicts objects earlier"
+                           : "what is missing would be ordinary pages");
+}
+
+uint64_t doctor_pool_and_store(const struct doctor *d)
+{
+    return doctor_setting_number(d, "pool.size", UINT64_C(1) << 30) +
+           doctor_setting_number(d, "store.size", UINT64_C(1) << 30);
 }
 
 void doctor_check_memory(struct doctor *d)
 {
-    uint64_t pool = doctor_setting_number(d, "pool.size", UINT64_C(1) << 30);
+    uint64_t pool = doctor_pool_and_store(d);
     char text[64], available_text[32], pool_text[32];
     uint64_t available;
     struct pages p = {0};
@@ -110,17 +124,20 @@ void doctor_check_memory(struct doctor *d)
     }
     available = strtoull(text, NULL, 10) << 10;
     doctor_size(available, available_text, sizeof(available_text));
-    doctor_size(pool, pool_text, sizeof(pool_text));
     if (strcmp(doctor_setting(d, "pool.pages"), "off") != 0 &&
         read_pages(d, "/sys/kernel/mm", page, &p))
         pool = pool > p.reserved * page ? pool - p.reserved * page : 0;
+    doctor_size(pool, pool_text, sizeof(pool_text));
     if (d->agent_pid == 0 && pool > available)
         doctor_say(
-            d, DOCTOR_WARN, "make [pool] size smaller, or reserve hugepages at boot",
-            "%s of ordinary memory are available, less than what a pool of %s would take of it",
+            d, DOCTOR_WARN,
+            "make [pool] size or [store] size smaller, or reserve hugepages at boot",
+            "%s of ordinary memory are available, less than the %s that pool and object store may "
+            "take of it",
             available_text, pool_text);
     else
-        doctor_say(d, DOCTOR_OK, NULL, "%s available beside hugepages, the pool may take %s",
+        doctor_say(d, DOCTOR_OK, NULL,
+                   "%s available beside hugepages, pool and object store may take %s of it",
                    available_text, pool_text);
 }
 

@@ -65,7 +65,7 @@ static unsigned report(const struct cli *cli, const mcshm_key *keys,
         ok += results[i].status == MCSHM_OK;
         cli_add_key(o, &keys[i]);
         cJSON_AddNumberToObject(o, "status", results[i].status);
-        cJSON_AddStringToObject(o, "says", mcshm_strerror(results[i].status));
+        cJSON_AddStringToObject(o, "says", cli_key_says(results[i].status));
         cJSON_AddItemToArray(list, o);
         text = cli_key_text(&keys[i]);
         if (!cli->json)

@@ -40,16 +40,44 @@ static int close_sink(struct sink *s, int res)
     return res;
 }
 
-/* Beside the bytes: on standard output, unless they are there. */
-static void report(const struct cli *cli, const struct sink *s, const mcshm_key *key,
-                   const mcshm_object_result *r, const char *how)
+/* Of an object that was read in place. */
+struct place {
+    bool writable; /* by this process, as the kernel says */
+    bool equal;    /* the checksum of the bytes there, and the agent's */
+};
+
+static void describe(const mcshm_object_result *r, const struct place *p, char *text, size_t size)
 {
+    if (r->size == 0)
+        snprintf(text, size, ", empty");
+    else
+        snprintf(text, size, ", in place at %p, mapped %s, checksum of the bytes there %s",
+                 r->address, p->writable ? "writable" : "read-only",
+                 p->equal ? "equal" : "DIFFERENT");
+}
+
+static void add_place(cJSON *d, const mcshm_object_result *r, const struct place *p)
+{
+    cJSON *o = cJSON_AddObjectToObject(d, "in_place");
+    char address[24];
+
+    snprintf(address, sizeof(address), "0x%llx", (unsigned long long)(uintptr_t)r->address);
+    cJSON_AddStringToObject(o, "address", address);
+    cJSON_AddBoolToObject(o, "writable", p->writable);
+    cJSON_AddBoolToObject(o, "checksum_equal", p->equal);
+}
+
+/* Beside the bytes: on standard output, unless they are there. place: NULL: it was copied. */
+static void report(const struct cli *cli, const struct sink *s, const mcshm_key *key,
+                   const mcshm_object_result *r, const struct place *place)
+{
+    char how[160] = "";
     static const char *const tiers[] = {"none", "memory", "disk", "remote"};
     const char *tier = (unsigned)r->tier < 4 ? tiers[r->tier] : "?";
     FILE *out = s->standard ? stderr : stdout;
     char *text;
 
-    if (s->standard && how == NULL)
+    if (s->standard && place == NULL)
         return;
     if (cli->json) {
         cJSON *d = cJSON_CreateObject();
@@ -60,8 +88,8 @@ static void report(const struct cli *cli, const struct sink *s, const mcshm_key 
         cli_add_crc(d, r->crc);
         cJSON_AddStringToObject(d, "tier", tier);
         cJSON_AddStringToObject(d, "path", mcshm_path_name(r->path));
-        if (how != NULL)
-            cJSON_AddStringToObject(d, "in_place", how);
+        if (place != NULL)
+            add_place(d, r, place);
         text = cJSON_PrintUnformatted(d);
         fprintf(out, "%s\n", text != NULL ? text : "{}");
         cJSON_free(text);
@@ -69,10 +97,11 @@ static void report(const struct cli *cli, const struct sink *s, const mcshm_key 
         return;
     }
     text = cli_key_text(key);
-    fprintf(out, "%s: %llu bytes, version %llu, CRC32C 0x%08x, from %s, path %s%s%s\n",
+    if (place != NULL)
+        describe(r, place, how, sizeof(how));
+    fprintf(out, "%s: %llu bytes, version %llu, CRC32C 0x%08x, from %s, path %s%s\n",
             text != NULL ? text : "?", (unsigned long long)r->size, (unsigned long long)r->version,
-            r->crc, tier, mcshm_path_name(r->path), how != NULL ? ", " : "",
-            how != NULL ? how : "");
+            r->crc, tier, mcshm_path_name(r->path), how);
     free(text);
 }
 
@@ -208,8 +237,7 @@ static int get_in_place(const struct cli *cli, struct cli_objects *o, const mcsh
                               .count = 1};
     mcshm_object_result result;
     struct sink sink = {.fd = -1};
-    char how[160];
-    uint32_t crc;
+    struct place place;
     mcshm_status status = mcshm_objects(o->q, &r, &result, NULL, -1);
     int res;
 
@@ -217,22 +245,17 @@ static int get_in_place(const struct cli *cli, struct cli_objects *o, const mcsh
         return cli_error("the object cannot be read in place", status, o->c);
     if (result.status != MCSHM_OK)
         return cli_key_error(key, result.status);
-    crc = crc32c(result.address, result.size);
+    place.equal = crc32c(result.address, result.size) == result.crc;
+    place.writable = result.size != 0 && is_writable(result.address);
     res = open_sink(file, &sink);
     if (res == CLI_OK)
         res = cli_write_all(sink.fd, sink.name, result.address, result.size);
-    if (result.size != 0)
-        snprintf(how, sizeof(how), "in place at %p, mapped %s, checksum of the bytes there %s",
-                 result.address, is_writable(result.address) ? "writable" : "read-only",
-                 crc == result.crc ? "equal" : "DIFFERENT");
-    else
-        snprintf(how, sizeof(how), "empty");
     if (res == CLI_OK)
-        report(cli, &sink, key, &result, how);
+        report(cli, &sink, key, &result, &place);
     if (sink.fd >= 0)
         res = close_sink(&sink, res);
     (void)mcshm_object_release(o->q, &result.hold, 1, NULL);
-    return crc == result.crc ? res : CLI_FAILED;
+    return place.equal ? res : CLI_FAILED;
 }
 
 int cli_get(const struct cli *cli, const char *word, const char *file)

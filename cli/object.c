@@ -150,14 +150,18 @@ void cli_add_version(cJSON *o, uint64_t version)
     cJSON_AddRawToObject(o, "version", text);
 }
 
+const char *cli_key_says(mcshm_status status)
+{
+    return status == MCSHM_EXISTS      ? "exists already"
+           : status == MCSHM_NOT_FOUND ? "no such object"
+                                       : mcshm_strerror(status);
+}
+
 int cli_key_error(const mcshm_key *key, mcshm_status status)
 {
     char *text = cli_key_text(key);
-    const char *why = status == MCSHM_EXISTS      ? "exists already"
-                      : status == MCSHM_NOT_FOUND ? "no such object"
-                                                  : mcshm_strerror(status);
 
-    fprintf(stderr, "mcshm: %s: %s\n", text != NULL ? text : "?", why);
+    fprintf(stderr, "mcshm: %s: %s\n", text != NULL ? text : "?", cli_key_says(status));
     free(text);
     return CLI_FAILED;
 }

@@ -28,6 +28,8 @@ void cli_add_crc(cJSON *o, uint32_t crc);
 /* Adds a version, all of whose 64 bits count. */
 void cli_add_version(cJSON *o, uint64_t version);
 
+/* What a status means of an object. */
+const char *cli_key_says(mcshm_status status);
 /* Says on stderr what became of one key. Returns CLI_FAILED. */
 int cli_key_error(const mcshm_key *key, mcshm_status status);
 

@@ -129,6 +129,16 @@ static int put(const struct cli *cli, struct cli_objects *o, const mcshm_key *ke
     return CLI_OK;
 }
 
+/* HOST:PORT */
+static bool is_address(const char *text)
+{
+    const char *colon = strrchr(text, ':');
+    size_t digits = colon != NULL ? strspn(colon + 1, "0123456789") : 0;
+
+    return digits != 0 && digits < 6 && colon[1 + digits] == '\0' && colon != text &&
+           atoi(colon + 1) > 0 && atoi(colon + 1) < 65536;
+}
+
 int cli_put(const struct cli *cli, const char *word, const char *file)
 {
     struct cli_objects o;
@@ -136,6 +146,12 @@ int cli_put(const struct cli *cli, const char *word, const char *file)
     uint64_t size;
     int memfd, res;
 
+    if (cli->host != NULL && !is_address(cli->host)) {
+        fprintf(stderr,
+                "mcshm: --host wants HOST:PORT, as mcshm ls-objects names hosts, not '%s'\n",
+                cli->host);
+        return CLI_USAGE;
+    }
     if (cli->upsert && cli->only_new) {
         fprintf(stderr, "mcshm: --upsert and --new exclude each other\n");
         return CLI_USAGE;

@@ -133,6 +133,14 @@ static void print(const cJSON *now, const cJSON *then, double seconds)
         {"REFUSED", "refused", CELL_COUNT},
     };
 
+    static const struct column hosts[] = {
+        {"HOST", "address", CELL_TEXT},       {"STATE", "state", CELL_TEXT},
+        {"DOMAIN", "domain", CELL_TEXT},      {"OBJECTS", "objects", CELL_COUNT},
+        {"USED", "used", CELL_BYTES},         {"SIZE", "capacity", CELL_BYTES},
+        {"DRAINED", "draining", CELL_YES_NO},
+    };
+    const cJSON *holders = field(field(field(now, "directory"), "master"), "holders");
+
     print_numbers(now, then, seconds);
     if (cJSON_IsTrue(field(field(now, "directory"), "used")))
         print_part(now, "directory");
@@ -141,6 +149,10 @@ static void print(const cJSON *now, const cJSON *then, double seconds)
     print_tiers(now);
     printf("\n");
     table_print(tenants, sizeof(tenants) / sizeof(tenants[0]), field(now, "tenants"));
+    if (cJSON_IsTrue(field(field(now, "directory"), "used")) && cJSON_GetArraySize(holders) != 0) {
+        printf("\n");
+        table_print(hosts, sizeof(hosts) / sizeof(hosts[0]), holders);
+    }
 }
 
 static void show(const struct cli *cli, const char *text, const cJSON *now, const cJSON *then,

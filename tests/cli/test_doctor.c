@@ -26,6 +26,7 @@ Test(doctor, hugepages_against_the_pool)
     hugepages("/sys/devices/system/node/node0", "2048kB", "512\n", "512\n");
     hugepages("/sys/devices/system/node/node1", "2048kB", "0\n", "0\n");
     expect(doctor_check_hugepages, 0, DOCTOR_OK, "(node 0: 512 of 512 free)");
+    expect(doctor_check_hugepages, 1, DOCTOR_NOTE, "object store takes 512 more");
     hugepages("/sys/kernel/mm", "2048kB", "512\n", "100\n");
     expect(doctor_check_hugepages, 0, DOCTOR_WARN, "100 of 512 pages of 2M are free");
     d.agent_pid = 7; /* who has them */
@@ -57,6 +58,8 @@ Test(doctor, ordinary_memory)
     put("/proc/meminfo", "MemTotal:       8000000 kB\nMemAvailable:    900000 kB\n");
     expect(doctor_check_memory, 0, DOCTOR_WARN, "878.9M of ordinary memory");
     hugepages("/sys/kernel/mm", "2048kB", "512", "512"); /* then the pool takes none of it */
+    expect(doctor_check_memory, 0, DOCTOR_WARN, "less than the 1G that pool and object store");
+    set("store.size", "104857600");
     expect(doctor_check_memory, 0, DOCTOR_OK, "878.9M");
 }
 
