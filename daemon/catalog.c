@@ -382,7 +382,9 @@ void mcd_catalog_leader(struct mcd_catalog *c, const char *address, uint64_t tok
     c->master = master;
     mcd_report_leader(c);
     mcd_store_calls_leaderless(c);
-    if (address[0] != '\0')
+    if (address[0] != '\0' && token == 0)
+        mcd_info("the store's directory is led by %s ([store] master)", address);
+    else if (address[0] != '\0')
         mcd_info("the store's directory is led by %s, token %llu",
                  master != NULL ? "this agent" : address, (unsigned long long)token);
     else

@@ -171,7 +171,9 @@ struct mcd_catalog {
         uint64_t cursor; /* of the walk */
         uint64_t beat_at, report_at, beat_ns;
         struct mcd_store_call *joining, *reporting;
-        uint64_t promised; /* what `next` becomes when the report under way is answered */
+        uint64_t promised;  /* what `next` becomes when the report under way is answered */
+        uint64_t silent_at; /* ns: since when the leader has not answered; 0: it does */
+        bool silence_said;
     } report;
     /* catalog_lease.c */
     struct mcd_borrower *borrowers;

@@ -10,7 +10,8 @@
 #include "log.h"
 #include "shm/status.h"
 
-#define REPORT_NS (50 * MCD_MS) /* between looks for events */
+#define REPORT_NS (50 * MCD_MS)    /* between looks for events */
+#define SILENCE_NS (2000 * MCD_MS) /* of the leader, before it is said */
 #define FLAG_THERE 1u
 #define FLAG_DISK 2u
 #define COPIES_SHIFT 8
@@ -206,6 +207,37 @@ static void forget(struct mcd_store_call **sc)
 
 /* ---- joining ---------------------------------------------------------------------------------------- */
 
+static void not_joined(struct mcd_catalog *c)
+{
+    c->report.joined = false;
+    if (c->report.silent_at == 0)
+        c->report.silent_at = c->now;
+}
+
+/* Said once for each time, and not when it is about to be over. */
+static void tell_silence(struct mcd_catalog *c)
+{
+    if (c->report.joined || c->report.silence_said || c->report.silent_at == 0 ||
+        c->now < c->report.silent_at + SILENCE_NS)
+        return;
+    c->report.silence_said = true;
+    mcd_warning(
+        "the store's directory at %s does not answer: objects of this host, and places that "
+        "are known, are read on, puts and lookups wait; is mcshm-master or the agent there "
+        "running ([store] master)?",
+        c->leader[0] != '\0' ? c->leader : "this agent");
+}
+
+static void tell_joined(struct mcd_catalog *c)
+{
+    if (c->report.silence_said)
+        mcd_info("the store's directory at %s answers again, token %llu",
+                 c->leader[0] != '\0' ? c->leader : "this agent",
+                 (unsigned long long)c->leader_token);
+    c->report.silence_said = false;
+    c->report.silent_at = 0;
+}
+
 static void take_joined(struct mcd_catalog *c, const Mcd__StoreJoined *m)
 {
     uint64_t first, next;
@@ -246,12 +278,13 @@ static void joined(struct mcd_store_call *sc, uint32_t status, const uint8_t *pa
     c->again = true;
     if (status == MCS_OK && m != NULL && m->token < known) {
         c->stats.fenced++; /* it leads no more, and does not know it */
-        c->report.joined = false;
+        not_joined(c);
     } else if (status == MCS_OK && m != NULL) {
         c->leader_token = m->token;
         take_joined(c, m);
+        tell_joined(c);
     } else {
-        c->report.joined = false;
+        not_joined(c);
         c->report.beat_at = c->now + REPORT_NS + (c->now >> 7) % REPORT_NS;
     }
     if (m != NULL)
@@ -281,10 +314,12 @@ static void beat(struct mcd_catalog *c)
     m.token = mco_token(c->store->objects);
     m.next = next;
     sc->answered = joined;
-    if (mcd_store_call(c, NULL, sc, MCD_WIRE_STORE_JOIN, &m.base, MCD_CALL_MS) == 0)
+    if (mcd_store_call(c, NULL, sc, MCD_WIRE_STORE_JOIN, &m.base, MCD_CALL_MS) == 0) {
         c->report.joining = sc;
-    else
-        free(sc);
+        return;
+    }
+    free(sc);
+    not_joined(c);
 }
 
 /* ---- the clock ------------------------------------------------------------------------------------------ */
@@ -297,6 +332,7 @@ void mcd_report_poll(struct mcd_catalog *c)
         c->report.beat_ns = c->agent->config.store_beat_ms * MCD_MS;
     if (c->report.joining == NULL && c->now >= c->report.beat_at)
         beat(c);
+    tell_silence(c);
     mcd_catalog_due(c, c->report.beat_at > c->now ? c->report.beat_at : c->now + REPORT_NS);
     if (!c->report.joined || c->report.reporting != NULL)
         return;
@@ -318,7 +354,7 @@ void mcd_report_soon(struct mcd_catalog *c)
 void mcd_report_leader(struct mcd_catalog *c)
 {
     c->report.joined = c->report.walking = false;
-    c->report.beat_at = 0;
+    c->report.beat_at = c->report.silent_at = 0;
 }
 
 void mcd_report_stop(struct mcd_catalog *c)

@@ -2,6 +2,8 @@
 #include "keeper.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,6 +86,16 @@ void mcd_keeper_close(struct mcd_keeper *k)
     k->extents = NULL;
     k->nextents = 0;
     k->ledger_fd = k->socket_fd = k->table_fd = -1;
+}
+
+int mcd_ready_fd(const char *text)
+{
+    char *end;
+    long fd = strtol(text, &end, 10);
+
+    if (*end != '\0' || fd <= STDERR_FILENO || fd > INT_MAX || fcntl((int)fd, F_GETFD) < 0)
+        return -1;
+    return (int)fd;
 }
 
 void mcd_keeper_tell(const struct mcd_keeper *k, const char *state)

@@ -47,6 +47,10 @@ void mcd_keeper_open(struct mcd_keeper *k);
 /* Closes what nobody took. */
 void mcd_keeper_close(struct mcd_keeper *k);
 
+/* A descriptor that is told when all is ready, as a command line names it: open, and none of the three that are
+ * everybody's, because it is closed afterwards and its number given to others. -1: it is none. */
+int mcd_ready_fd(const char *text);
+
 /* Lines of NAME=VALUE. */
 void mcd_keeper_tell(const struct mcd_keeper *k, const char *state);
 /* This agent is alive. Waits for nobody: who is told may himself be stopped. */

@@ -20,6 +20,7 @@
 
 /* set by the control thread, read by all; no order with anything else is needed */
 static int log_level = MCD_LOG_INFO;
+static const char *log_name = "mcshmd";
 static uint64_t (*log_clock)(void);
 static bool journal;
 static struct mcd_log_limit *listed; /* pushed by any thread, read by the control thread */
@@ -27,6 +28,11 @@ static struct mcd_log_limit *listed; /* pushed by any thread, read by the contro
 void mcd_log_set_level(int level)
 {
     mcs_store_relaxed(&log_level, level);
+}
+
+void mcd_log_set_name(const char *name)
+{
+    log_name = name;
 }
 
 void mcd_log_set_clock(uint64_t (*clock)(void))
@@ -66,7 +72,7 @@ static int begin_line(char *line, size_t size, int level)
                                      7}; /* syslog's; the journal puts name and pid before it */
 
     return journal ? snprintf(line, size, "<%d>", priorities[level])
-                   : snprintf(line, size, "mcshmd: %s: ", words[level]);
+                   : snprintf(line, size, "%s: %s: ", log_name, words[level]);
 }
 
 /* Takes n characters of a line; breaks in it would look like other lines. */

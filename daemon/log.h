@@ -29,6 +29,8 @@ struct mcd_log_limit {
  * stderr is systemd's journal, which then gets levels ("<4>") instead of words. */
 void mcd_log_init(void);
 void mcd_log_set_level(int level);
+/* The program that each line names, "mcshmd" before. Static; before there are other threads. */
+void mcd_log_set_name(const char *name);
 /* ns; NULL: the coarse monotonic clock. For tests. */
 void mcd_log_set_clock(uint64_t (*clock)(void));
 

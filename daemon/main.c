@@ -153,7 +153,12 @@ static int parse(int argc, char **argv, struct options *o)
             o->man_config = true;
             break;
         case READY:
-            o->ready_fd = atoi(optarg);
+            o->ready_fd = mcd_ready_fd(optarg);
+            if (o->ready_fd < 0) {
+                fprintf(stderr, "mcshmd: --ready-fd wants an open descriptor from 3 on, not '%s'\n",
+                        optarg);
+                return 2;
+            }
             break;
         case SUPERVISE:
             o->supervise = true;

@@ -489,9 +489,27 @@ static void on_stat(struct mcd_master *m, const struct mcd_asker *who, const Mcd
     free(json);
 }
 
+/* For who named one that is not there: those that are, as many as there is room for. */
+static void name_holders(struct mcd_master *m, char *error, size_t size)
+{
+    size_t at = (size_t)snprintf(error, size, "no agent with this address has joined; there are:");
+
+    for (uint32_t i = 0; i < MCO_HOLDERS_MAX; i++) {
+        const struct mco_holder *h = mco_directory_holder_at(m->d, i);
+
+        if (h == NULL)
+            continue;
+        if (at + strlen(h->address) + sizeof(" ...") > size) {
+            snprintf(error + at, size - at, " ...");
+            return;
+        }
+        at += (size_t)snprintf(error + at, size - at, " %s", h->address);
+    }
+}
+
 static void on_drain(struct mcd_master *m, const struct mcd_asker *who, const Mcd__StoreList *q)
 {
-    char address[MCO_TEXT_MAX], json[200];
+    char address[MCO_TEXT_MAX], json[200], error[600];
     bool drain = q->what == MCS_OBJECTS_DRAIN;
     uint32_t holder = MCO_NO_HOLDER;
 
@@ -501,12 +519,13 @@ static void on_drain(struct mcd_master *m, const struct mcd_asker *who, const Mc
         holder = mco_directory_holder_named(m->d, address);
     }
     if (holder == MCO_NO_HOLDER) {
-        listed_answer(m, who, MCS_NOT_FOUND, NULL,
-                      "no agent with this address has joined; `mcshm store top` lists them");
+        name_holders(m, error, sizeof(error));
+        listed_answer(m, who, MCS_NOT_FOUND, NULL, error);
         return;
     }
-    mcd_info("store: %s is %s, by order", address,
-             drain ? "to be drained" : "not to be drained any more");
+    if (mco_directory_holder_at(m->d, holder)->draining != drain)
+        mcd_info("store: %s is %s, by order", address,
+                 drain ? "to be drained" : "not to be drained any more");
     mco_directory_drain(m->d, holder, drain);
     snprintf(json, sizeof(json), "{\"draining\":%s,\"objects\":%llu}", drain ? "true" : "false",
              (unsigned long long)mco_directory_objects(m->d, holder));

@@ -38,8 +38,8 @@ static const char usage[] =
     "them,\n"
     "else it leads for good, and agents name its address in [store] master. It keeps nothing on "
     "disk:\n"
-    "agents tell a new leader what they hold. SIGTERM or SIGINT stops it; another takes the "
-    "lead.\n";
+    "agents tell a new leader what they hold. SIGTERM or SIGINT stops it; another takes the lead.\n"
+    "SIGHUP reads the configuration again and applies the keys that are marked live.\n";
 
 static void man_page(FILE *out)
 {
@@ -102,7 +102,13 @@ static int parse(int argc, char **argv, struct options *o)
             o->man = true;
             break;
         case READY:
-            o->ready_fd = atoi(optarg);
+            o->ready_fd = mcd_ready_fd(optarg);
+            if (o->ready_fd < 0) {
+                fprintf(stderr,
+                        "mcshm-master: --ready-fd wants an open descriptor from 3 on, not '%s'\n",
+                        optarg);
+                return 2;
+            }
             break;
         case VERSION:
             o->version = true;
@@ -229,6 +235,7 @@ int main(int argc, char **argv)
     if (options.check)
         return 0;
     mcd_log_init();
+    mcd_log_set_name("mcshm-master");
     mcd_log_set_level((int)agent.config.log_level);
     mcd_keeper_open(&agent.keeper);
     agent.reread = configure;

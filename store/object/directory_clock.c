@@ -63,7 +63,20 @@ static void sweep(struct mco_directory *d, struct mco_entry *e)
     }
 }
 
-/* Off a holder that is to be emptied: to another one, or nowhere when enough others have it. */
+/* Is there an agent that has it not and may be given it, now or when it has room or is back? */
+static bool others_could_have_it(const struct mco_directory *d, const struct mco_entry *e)
+{
+    for (uint32_t i = 0; i < d->nmembers; i++) {
+        const struct mco_member *h = d->members[i];
+
+        if (h != NULL && h->state != MCO_HOLDER_GONE && !h->info.draining &&
+            mco_entry_slot(e, i) < 0)
+            return true;
+    }
+    return false;
+}
+
+/* Off a holder that is to be emptied: to another one, or nowhere when enough others have it, or all that there are. */
 static void move_off(struct mco_directory *d, struct mco_entry *e)
 {
     unsigned others = 0;
@@ -76,7 +89,7 @@ static void move_off(struct mco_directory *d, struct mco_entry *e)
         holder = e->holders[i] & MCO_SLOT_HOLDER;
         if (!(d->members[holder]->scans & MCO_SCAN_DRAIN) || !d->members[holder]->info.draining)
             continue;
-        if (others >= e->copies && others > 0) {
+        if (others > 0 && (others >= e->copies || !others_could_have_it(d, e))) {
             mco_entry_drop(d, e, i);
             mco_duty_drop(d, e, holder, &e->version);
         } else if (e->duties == NULL && d->members[holder]->nmoves < MOVES_MAX) {

@@ -572,6 +572,9 @@ Test(master, lists_stats_and_drains)
     q.text = (ProtobufCBinaryData){10, (uint8_t *)(uintptr_t) "10.0.0.7:1"};
     cr_assert_eq(world_ask(x, 1, MCD_WIRE_STORE_LIST, &q.base, &mcd__store_listed__descriptor),
                  MCS_NOT_FOUND);
+    cr_assert_str_eq(
+        ((const Mcd__StoreListed *)x->agents[1].answer)->error,
+        "no agent with this address has joined; there are: 10.0.0.1:1 10.0.0.2:1 10.0.0.3:1");
     q.text.data = (uint8_t *)(uintptr_t) "10.0.0.1:1";
     cr_assert_eq(world_ask(x, 1, MCD_WIRE_STORE_LIST, &q.base, &mcd__store_listed__descriptor),
                  MCS_OK);

@@ -700,6 +700,38 @@ Test(directory, a_host_is_drained)
     mco_directory_destroy(d);
 }
 
+/* Copies that are to be on more hosts than there are: the one to be emptied is, as long as another host has it. */
+Test(directory, a_drain_ends_where_all_others_have_it)
+{
+    struct mco_directory *d = made(3, 0, 0);
+    uint32_t a = holder(d, 1), b = holder(d, 2);
+    struct mco_order o;
+    uint64_t now = S;
+
+    put(d, a, "both", 0, 5, now);
+    o = next(d, now);
+    cr_assert_eq(o.holder, b);
+    mco_directory_done(d, &o, MCS_OK, now);
+    mco_directory_drain(d, a, true);
+    for (unsigned round = 0; round < 80; round++) {
+        now += S;
+        mco_directory_heard(d, a, now);
+        mco_directory_heard(d, b, now);
+        if (round == 40)
+            mco_directory_drain(d, b, true); /* the last copy stays */
+        ticks(d, now);
+        while (mco_directory_next_order(d, now, &o)) {
+            cr_assert_eq(o.kind, MCO_ORDER_DROP);
+            cr_assert_eq(o.holder, a);
+            mco_directory_done(d, &o, MCS_OK, now);
+        }
+    }
+    cr_assert_eq(mco_directory_objects(d, a), 0);
+    cr_assert_eq(found(d, "both", now).nholders, 1);
+    cr_assert_eq(found(d, "both", now).holders[0], b);
+    mco_directory_destroy(d);
+}
+
 Test(directory, keys_are_limited)
 {
     struct mco_directory *d = made(3, 0, 3);
