@@ -104,10 +104,22 @@ there sh -c 'echo "[nonsense]" >>/etc/mcshm/mcshmd.ini'
 ! there systemctl reload mcshmd 2>/dev/null || fail "a wrong configuration was loaded"
 there systemctl is-active mcshmd >/dev/null || fail "a wrong configuration ended the agent"
 there cp -a /check/kept.ini /etc/mcshm/mcshmd.ini
-there rm /check/kept.ini
 await there sh -c 'journalctl -u mcshmd -o cat --no-pager | grep -F "[nonsense]: unknown section"'
 
-# Clients survive what happens to the agent: a death, a restart
+# A disk for objects, where docs/store.md has it
+there sed -i 's|^disk = .*|disk = /var/lib/mcshm/store|' /etc/mcshm/mcshmd.ini
+there systemctl restart mcshmd
+await there mcshm status
+[ "$(there stat -c '%U %a' /var/lib/mcshm/store)" = "mcshm 700" ] || fail "no folder for objects"
+there cp -a /check/kept.ini /etc/mcshm/mcshmd.ini
+there rm /check/kept.ini
+there systemctl restart mcshmd
+await there mcshm status
+pid=$(there systemctl show -p MainPID --value mcshmd)
+
+# Clients and objects survive what happens to the agent: a death, a restart
+there sh -c 'head -c 300000 /dev/urandom >/check/block && chmod 644 /check/block'
+as member mcshm put block /check/block || fail "no object could be put"
 as member /check/survivor 8 >"$root/check/survivor.out" 2>&1 &
 survivor=$!
 await grep -q ready "$root/check/survivor.out"
@@ -118,11 +130,20 @@ again() {
         there systemctl is-active mcshmd
 }
 await again
+await as member sh -c 'mcshm get block | cmp - /check/block'
 there systemctl restart mcshmd
+await as member sh -c 'mcshm get block | cmp - /check/block'
 code=0
 wait $survivor || code=$?
 cat "$root/check/survivor.out"
 [ $code -eq 0 ] || fail "a client did not survive the agent"
+
+# a master of the store
+printf '[peer]\nlisten = 127.0.0.1:9430\n[admin]\nlisten = 127.0.0.1:9429\n' >"$root/etc/mcshm/mcshm-master.ini"
+there systemctl start mcshm-master || fail "mcshm-master does not start"
+there systemctl stop mcshm-master
+[ "$(there systemctl show -p Result --value mcshm-master)" = success ] || fail "mcshm-master's stop"
+rm "$root/etc/mcshm/mcshm-master.ini"
 
 # a stop is for good, and the folder stays for those who have it mounted
 there systemctl stop mcshmd

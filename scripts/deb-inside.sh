@@ -51,15 +51,16 @@ install() {
     step "installing"
     quietly apt-get install -y --no-install-recommends /packages/*.deb
     getent passwd mcshm >/dev/null || fail "there is no user mcshm"
-    for file in /usr/sbin/mcshmd /lib/systemd/system/mcshmd.service /lib/systemd/system/mcshm-hugepages.service \
+    for file in /usr/sbin/mcshmd /usr/sbin/mcshm-master /lib/systemd/system/mcshm-master.service /lib/systemd/system/mcshmd.service /lib/systemd/system/mcshm-hugepages.service \
         /etc/mcshm/mcshmd.ini /usr/share/mcshm/hugepages/persist.sh /usr/share/mcshm/grafana/mcshm.json; do
         [ -e "$file" ] || fail "$file was not installed"
     done
     [ -L /etc/systemd/system/multi-user.target.wants/mcshmd.service ] || fail "the agent is not enabled"
+    [ ! -e /etc/systemd/system/multi-user.target.wants/mcshm-master.service ] || fail "a master is enabled"
     [ -L /etc/systemd/system/sysinit.target.wants/mcshm-hugepages.service ] || fail "hugepages are not enabled"
     systemd-tmpfiles --create mcshm.conf
     [ "$(stat -c '%U:%G %a' /run/mcshm)" = "mcshm:mcshm 755" ] || fail "/run/mcshm: $(stat -c '%U:%G %a' /run/mcshm)"
-    systemd-analyze verify --man=no /lib/systemd/system/mcshmd.service /lib/systemd/system/mcshm-hugepages.service
+    systemd-analyze verify --man=no /lib/systemd/system/mcshmd.service /lib/systemd/system/mcshm-master.service /lib/systemd/system/mcshm-hugepages.service
 
     step "running it as user mcshm, without a capability"
     mcshmd --check-config

@@ -5,7 +5,10 @@
 #
 #   scripts/deps.sh                        what building, testing and linting need
 #   scripts/deps.sh build|test|lint|bench|deb|fuzz|vm  only these groups; several may be named
-#   scripts/deps.sh --bench                the default and bench (UCX and iperf3, to compare with)
+#   scripts/deps.sh --bench                the default and bench (UCX, iperf3, redis and memcached, to compare with)
+#
+# Servers that come with packages (etcd, redis, memcached) are for tests and benchmarks, which start their own: as services
+# they are stopped and disabled right after they were installed here. Those that were there before are left alone.
 set -euo pipefail
 
 usage() {
@@ -70,6 +73,22 @@ apt_install() {
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
         --no-install-recommends "${missing[@]}" </dev/null >"$log" 2>&1
 }
+quiet_services() {
+    local package service
+    for package in "${missing[@]}"; do
+        case $package in
+        etcd-server) service=etcd ;;
+        redis-server | memcached) service=$package ;;
+        *) continue ;;
+        esac
+        if [ -d /run/systemd/system ]; then
+            "${as_root[@]}" systemctl --quiet disable --now "$service"
+        else
+            "${as_root[@]}" service "$service" stop && "${as_root[@]}" update-rc.d "$service" disable
+        fi >"$log" 2>&1 ||
+            echo "deps.sh: the service $service of package $package may be running; systemctl disable --now $service" >&2
+    done
+}
 echo "installing ${missing[*]}"
 if ! apt_install; then
     "${as_root[@]}" apt-get update -qq </dev/null >"$log" 2>&1 || true
@@ -79,3 +98,4 @@ if ! apt_install; then
         exit 1
     fi
 fi
+quiet_services

@@ -106,9 +106,9 @@ def carry_suppressions():
     return put
 
 
-def read_only(folder, program):
-    """ProtectSystem=strict, PrivateTmp and RuntimeDirectory: the tree is read-only but for an empty /tmp and for
-    folder, which is at /run/mcshm. Returns where the program is, which its user could perhaps not reach."""
+def read_only(folder, program, state):
+    """ProtectSystem=strict, PrivateTmp, RuntimeDirectory and StateDirectory: the tree is read-only but for an empty /tmp, for
+    folder, which is at /run/mcshm, and for an empty folder `state` in /var/lib. Returns where the program is, which its user could perhaps not reach."""
     CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 0x1000, 0x4000, 0x40000
     AT_FDCWD, AT_RECURSIVE, RDONLY, mount_setattr = -100, 0x8000, 1, 442
     must(libc.unshare(CLONE_NEWNS), "unshare")
@@ -118,13 +118,20 @@ def read_only(folder, program):
     for path, mode in ((b"/tmp", b"mode=1777"), (b"/run", b"mode=755")):
         must(libc.mount(b"tmpfs", path, b"tmpfs", 0, mode), path)
     put_suppressions()
+    lasting = []
+    if state:
+        lasting.append(b"/var/lib/" + state.encode())
+        must(libc.mount(b"tmpfs", b"/var/lib", b"tmpfs", 0, b"mode=755"), "/var/lib")
+        os.mkdir(lasting[0])
+        must(libc.mount(b"tmpfs", lasting[0], b"tmpfs", 0, f"mode=700,uid={UID},gid={GID}".encode()), lasting[0])
     os.mkdir("/run/mcshm")
     os.close(os.open("/run/program", os.O_CREAT | os.O_WRONLY))
     targets = (b"/run/mcshm", b"/run/program")
     for fd, target in zip(sources, targets):
         must(libc.mount(f"/proc/self/fd/{fd}".encode(), target, None, MS_BIND, None), target)
         os.close(fd)
-    for path, flags, on, off in ((b"/", AT_RECURSIVE, RDONLY, 0), (b"/tmp", 0, 0, RDONLY), (targets[0], 0, 0, RDONLY)):
+    writable = [(path, 0, 0, RDONLY) for path in [b"/tmp", targets[0], *lasting]]
+    for path, flags, on, off in [(b"/", AT_RECURSIVE, RDONLY, 0), *writable]:
         attributes = struct.pack("<QQQQ", on, off, 0, 0)
         must(libc.syscall(mount_setattr, AT_FDCWD, path, flags, attributes, len(attributes)), "mount_setattr")
     os.chdir("/")
@@ -146,7 +153,7 @@ def main(path, folder, *program):
         except (ValueError, PermissionError):  # a container may not raise it; the program has to live with less
             pass
     os.chown(folder, UID, GID)
-    there = read_only(folder, program[0])
+    there = read_only(folder, program[0], unit.get("StateDirectory", [""])[-1])
     os.umask(int(unit["UMask"][-1], 8))
     for cap in range(64):
         libc.prctl(24, cap, 0, 0, 0)  # PR_CAPBSET_DROP; fails past the last one

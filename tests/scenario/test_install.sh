@@ -8,11 +8,12 @@ stage=$DIR/stage prefix=/opt/mcshm
 build=$(realpath --relative-to=. "$B")
 make -s B="$build" DESTDIR="$stage" PREFIX=$prefix install >"$DIR/stdout"
 
-for file in sbin/mcshmd bin/mcshm bin/mcshm-bench lib/libmcshm.so lib/libmcshm.so.0 lib/libmcshm.a \
+for file in sbin/mcshmd sbin/mcshm-master bin/mcshm bin/mcshm-bench lib/libmcshm.so lib/libmcshm.so.0 lib/libmcshm.a \
     include/mcshm.h lib/pkgconfig/mcshm.pc share/mcshm/mcshmd.ini.sample share/mcshm/hugepages/reserve.sh \
     share/mcshm/grafana/mcshm.json share/man/man1/mcshm.1 share/man/man1/mcshm-bench.1 share/man/man3/mcshm.3 \
-    share/man/man3/mcshm_submit.3 share/man/man5/mcshmd.ini.5 share/man/man8/mcshmd.8 lib/sysusers.d/mcshm.conf \
-    lib/tmpfiles.d/mcshm.conf lib/systemd/system/mcshmd.service lib/systemd/system/mcshm-hugepages.service; do
+    share/man/man3/mcshm_submit.3 share/man/man5/mcshmd.ini.5 share/man/man8/mcshmd.8 share/man/man8/mcshm-master.8 lib/sysusers.d/mcshm.conf \
+    lib/tmpfiles.d/mcshm.conf lib/systemd/system/mcshmd.service lib/systemd/system/mcshm-hugepages.service \
+    lib/systemd/system/mcshm-master.service; do
     [ -e "$stage$prefix/$file" ] || fail "$file was not installed"
 done
 equal "$(find "$stage" -type f -not -path "$stage$prefix/*" | wc -l)" 0 "files outside of PREFIX"
@@ -21,7 +22,7 @@ equal "$("$stage$prefix/bin/mcshm" --socket "$SOCKET" version)" "$("$B/bin/mcshm
 "$stage$prefix/share/mcshm/hugepages/report.sh" >"$DIR/stdout" || [ ! -d /sys/kernel/mm/hugepages ]
 
 # What the services start is where they look for it.
-for service in mcshmd mcshm-hugepages; do
+for service in mcshmd mcshm-master mcshm-hugepages; do
     program=$(sed -n 's/^ExecStart=\([^ ]*\).*/\1/p' "$stage$prefix/lib/systemd/system/$service.service")
     [ -x "$stage$program" ] || fail "$service.service starts '$program', which is not there"
 done
@@ -43,8 +44,10 @@ roff() { # word: as it stands in a page
 "$B/bin/mcshmd" --dump-config | sed -n 's/^\([a-z0-9_]*\) = .*/\1/p' | while read -r key; do
     grep -qxF ".B $key" "$pages/man5/mcshmd.ini.5" || fail "mcshmd.ini(5) lacks $key"
 done
-"$B/bin/mcshmd" --help | grep -oE -- '--[a-z-]+' | while read -r option; do
-    grep -qF -- "$(roff "$option")" "$pages/man8/mcshmd.8" || fail "mcshmd(8) lacks $option"
+for program in mcshmd mcshm-master; do
+    "$B/bin/$program" --help | grep -oE -- '--[a-z-]+' | while read -r option; do
+        grep -qF -- "$(roff "$option")" "$pages/man8/$program.8" || fail "$program(8) lacks $option"
+    done
 done
 "$B/bin/mcshm" help | sed -n 's/^  \([a-z-]*\) .*/\1/p' | while read -r word; do
     grep -qE "^  $(roff "$(roff "$word")") " "$pages/man1/mcshm.1" || fail "mcshm(1) lacks $word"

@@ -30,9 +30,14 @@ def run(*words):
 
 d = confined.directives(unit)
 for name, value in {"User": "mcshm", "RuntimeDirectory": "mcshm", "RuntimeDirectoryPreserve": "yes",
-                    "ProtectSystem": "strict", "NoNewPrivileges": "yes", "CapabilityBoundingSet": ""}.items():
+                    "StateDirectory": "mcshm", "StateDirectoryMode": "0700", "ProtectSystem": "strict", "NoNewPrivileges": "yes", "CapabilityBoundingSet": ""}.items():
     equal(d[name][-1], value, name)
+master = os.path.join(dir_, "mcshm-master.service")
+with open(os.path.join(ROOT, "etc/mcshm-master.service.in")) as f, open(master, "w") as out:
+    out.write(f.read().replace("@PREFIX@/sbin", os.path.join(B, "bin")))
 if shutil.which("systemd-analyze"):
+    equal(run("systemd-analyze", "verify", "--man=no", master).strip(), "", "systemd-analyze verify of the master's")
+    run("systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", master)
     equal(run("systemd-analyze", "verify", "--man=no", unit).strip(), "", "systemd-analyze verify")
     # 20: an exposure of 2.0; the unit's own is told by docs/packaging.md
     run("systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", unit)
@@ -91,7 +96,10 @@ class Confined(Agent):
         return super().command("--config", "/run/mcshm/c.ini", *more)
 
 
-a, b = Confined(), Confined()
+# one with a disk for objects, where docs/store.md has it
+disk = "/var/lib/mcshm/store"
+a, b = Confined(f"store.disk={disk}", "store.disk_size=64M", "store.size=16M", "store.extent_size=4M"), Confined()
+check(f"the store's disk, {disk}: 0 objects" in a.text(), "no disk:", a.text())
 for word in ("READY=1", "WATCHDOG=1"):  # Type=notify, WatchdogSec
     await_(lambda: word in a.heard, lambda: f"{word} among {a.heard}")
 status = dict(line.split(":", 1) for line in open(f"/proc/{a.process.pid}/status"))
@@ -130,8 +138,17 @@ fill(p, MiB, 0x21)
 equal(c.write(p, c.open(f"{b.at}/theirs"), there, MiB).state, COMPLETED, "a write to the other agent")
 equal(peek(q, MiB), b"\x21" * MiB, "its bytes")
 
+# objects: more than there is memory for, so that some go to disk and come back
+for i in range(30):
+    equal([r.status for r in c.put((b"%d" % i, bytes([i]) * MiB))], [OK], "a put")
+for i in range(30):
+    equal(c.get(b"%d" % i, room=MiB), [(OK, bytes([i]) * MiB)], "a get")
+
 with urllib.request.urlopen(f"http://{a.status()['admin']['listen']}/metrics", timeout=PATIENCE) as answer:
-    check(b"mcshm_sessions " in answer.read(), "/metrics")
+    metrics = answer.read().decode()
+check("mcshm_sessions " in metrics, "/metrics")
+for name in ("writes", "reads"):
+    check(int(re.search(rf"^mcshm_store_disk_{name}_total (\d+)$", metrics, re.M)[1]) > 0, f"no {name} of the disk:", metrics)
 with open(a.dir + "/c.ini", "w") as f:
     f.write("[task]\ndeadline_ms = 25000\n")
 a.process.send_signal(signal.SIGHUP)
