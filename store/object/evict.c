@@ -125,7 +125,7 @@ static enum gone evict(struct mco_store *s, uint32_t n, uint64_t now, bool soft,
     const uint32_t *members = g != NULL ? g->members : &one;
     enum gone res = GONE;
 
-    for (uint32_t i = 0; !drop && i < count; i++)
+    for (uint32_t i = 0; !drop && !mco_disk_stalls(s, now) && i < count; i++)
         if (wants_disk(s, members[i]))
             res = mco_offload(s, members[i], !after->background, after) || res == ON_ITS_WAY
                       ? ON_ITS_WAY
@@ -576,7 +576,7 @@ enum mcs_status mco_make_space(struct mco_store *s, struct mco_arena *a, uint64_
     if (s->stats.used < used)
         return MCS_OK;
     drain_more(s, now, after);
-    if (a->going >= GOING * need)
+    if (a->going >= GOING * need && !mco_disk_stalls(s, now))
         return MCS_BUSY; /* it is being seen to */
     for (unsigned soft = 0; soft < 2 && gone == STAYS; soft++)
         gone = make_hole(s, a, need, now, soft != 0, &held, after);
@@ -704,12 +704,28 @@ static void shed(struct mco_store *s, uint64_t now, struct mco_after *after)
     (void)drain_one(s, most, &looks, now, after);
 }
 
+static void tell_of_stalls(struct mco_store *s, uint64_t now)
+{
+    bool stalls;
+
+    mco_lock(&s->lock);
+    stalls = mco_disk_stalls(s, now);
+    mco_unlock(&s->lock);
+    if (stalls && !s->told_stalls && s->o.log != NULL)
+        s->o.log(1, "the store's disk has written nothing for seconds: until it does, what finds "
+                    "no room in memory is dropped");
+    if (!stalls && s->told_stalls && s->o.log != NULL)
+        s->o.log(2, "the store's disk writes again");
+    s->told_stalls = stalls;
+}
+
 bool mco_upkeep(struct mco_store *s, uint64_t now)
 {
     struct mco_after after;
     bool more = true;
 
     mco_table_ahead(s);
+    tell_of_stalls(s, now);
     for (unsigned i = 0; i < SOME / DRAIN_STEP && more; i++) {
         mco_after_init(&after);
         after.background = true;

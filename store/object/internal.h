@@ -264,9 +264,14 @@ struct mco_store {
     bool evicting;                   /* above the high watermark, and not below the low one since */
     uint64_t spoiled[MCO_SPOILED];   /* hashes of keys; 0: none */
     uint32_t nspoiled, next_spoiled; /* nspoiled: atomic: some are there */
-    uint32_t lease_cursor;           /* records that were looked at for leases, */
-    uint64_t lease_count;            /* and leases in them */
-    struct mco_stats stats;          /* under the lock, those of shards excepted */
+    uint8_t *
+        early; /* bits by hash: written or removed before the disk was read through; NULL: it is, or there is a table */
+    uint32_t offloading;    /* objects on their way to disk */
+    uint64_t disk_moved;    /* ns: when the last of them was there, or the first began */
+    bool told_stalls;       /* upkeep's */
+    uint32_t lease_cursor;  /* records that were looked at for leases, */
+    uint64_t lease_count;   /* and leases in them */
+    struct mco_stats stats; /* under the lock, those of shards excepted */
 };
 
 /* Puts it among those whose bytes came damaged from disk; was it, and nobody was told yet? */
@@ -474,6 +479,13 @@ bool mco_offload(struct mco_store *s, uint32_t n, bool goes, struct mco_after *a
 void mco_run_offloads(struct mco_store *s, struct mco_after *after);
 void mco_places_free(struct mco_store *s);
 void mco_place_remove(struct mco_store *s, uint64_t place);
+/* Under s->lock: what is on disk of it, if anything, is not wanted any more. There is room in `after`. */
+void mco_place_drop(struct mco_store *s, uint32_t n, struct mco_after *after);
+/* Nothing has come to its end on the disk for seconds: nobody waits for it. Under s->lock. */
+bool mco_disk_stalls(const struct mco_store *s, uint64_t now);
+int mco_early_create(struct mco_store *s);
+/* Under s->lock. Records of this key that a disk has from an earlier life are older than what happened now. */
+void mco_early(struct mco_store *s, uint64_t hash);
 
 /* ---- walk.c */
 /* Goes on counting leases, some records a call. Under the store's lock. */

@@ -125,11 +125,7 @@ void mco_free(struct mco_store *s, uint32_t n, struct mco_after *after)
         mco_index_remove(s, sh, n);
     r->state = MCO_FREE;
     mco_unlock(&sh->lock);
-    if (r->place != MCO_NO_PLACE) {
-        after->place[after->places++] = r->place;
-        mco_place_remove(s, r->place);
-        mco_counted_on_disk(s, n, false);
-    }
+    mco_place_drop(s, n, after);
     mco_record_invalid(s, n);
     mco_space_give(s, n, after);
     mco_record_free(s, n);
@@ -172,6 +168,9 @@ void mco_leave(struct mco_store *s, uint32_t n, enum mco_event_kind kind, uint64
     mco_set_state(s, n, MCO_LEAVING);
     ring_add(&s->leaving, &s->entries[n]);
     s->stats.leaving++;
+    /* now, and not when its last reader has gone: that may be the end of this agent, and the next one finds it there */
+    if (after->places < MCO_PLACES)
+        mco_place_drop(s, n, after);
     if (kind != 0)
         mco_tell(s, n, kind);
     (void)mco_free_left(s, n, now, after);
@@ -411,6 +410,7 @@ static enum mcs_status seal(struct mco_store *s, uint32_t n, uint32_t crc, bool 
     s->stats.writing--;
     s->stats.puts++;
     s->stats.put_bytes += r->size;
+    mco_early(s, key.hash);
     mco_tell(s, n, MCO_STORED);
     if (old != MCO_NONE) {
         s->stats.replaced++;
@@ -474,6 +474,8 @@ enum mcs_status mco_remove(struct mco_store *s, const struct mco_key *key,
                          : MCS_OK;
     }
     mco_unlock(&sh->lock);
+    if (status != MCS_IN_USE)
+        mco_early(s, key->hash);
     if (status == MCS_OK) {
         s->stats.removed++;
         mco_leave(s, n, MCO_REMOVED, now, &after);

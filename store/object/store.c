@@ -50,6 +50,8 @@ static int make(struct mco_store *s, char *error, size_t error_size)
         res = mco_groups_create(s);
     if (res == 0)
         res = mco_extents_load(s);
+    if (res == 0)
+        res = mco_early_create(s);
     if (res != 0)
         snprintf(error, error_size, "no address space or memory for an index of %llu objects",
                  (unsigned long long)s->o.objects);
@@ -93,6 +95,7 @@ void mco_destroy(struct mco_store *s)
     mco_tenants_free(s);
     mco_groups_destroy(s);
     mco_places_free(s);
+    free(s->early);
     mco_space_destroy(s);
     mco_index_destroy(s);
     if (s->entries != NULL)

@@ -236,6 +236,7 @@ void mco_tune(struct mco_store *s, unsigned high, unsigned low, uint64_t lease_n
 
 /* tier */
 void mco_offloaded(struct mco_store *s, struct mco_object *o, int res, uint64_t place);
+/* res: -EBUSY: it is there, but could not be read now; any other error: it is gone. */
 void mco_fetched(struct mco_store *s, struct mco_object *o, int res);
 /* At the start, after mco_recover(): an object that was found on disk. False: not wanted, drop it. With the table of an
  * earlier life only what that knows is wanted: what is not in it was removed or replaced. */

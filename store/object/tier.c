@@ -6,6 +6,9 @@
 
 #include "internal.h"
 
+#define STALL_NS UINT64_C(5000000000)
+#define EARLY_BITS (UINT64_C(1) << 23)
+
 /* ---- place -> object ---------------------------------------------------------------------------- */
 
 struct mco_places {
@@ -106,6 +109,7 @@ static int put_place(struct mco_store *s, uint32_t n, uint64_t place)
     return res;
 }
 
+/* Under s->lock. It is not to be had from disk any more. */
 static void forget_place(struct mco_store *s, uint32_t n)
 {
     struct mco_record *r = mco_record_at(s, n);
@@ -113,6 +117,16 @@ static void forget_place(struct mco_store *s, uint32_t n)
     mco_place_remove(s, r->place);
     r->place = MCO_NO_PLACE;
     mco_counted_on_disk(s, n, false);
+}
+
+void mco_place_drop(struct mco_store *s, uint32_t n, struct mco_after *after)
+{
+    struct mco_record *r = mco_record_at(s, n);
+
+    if (r->place == MCO_NO_PLACE)
+        return;
+    after->place[after->places++] = r->place;
+    forget_place(s, n);
 }
 
 static struct mco_key key_at(const struct mco_store *s, uint32_t n, uint8_t *bytes)
@@ -137,9 +151,16 @@ bool mco_offload(struct mco_store *s, uint32_t n, bool goes, struct mco_after *a
     mco_pin_more(sh, r);
     r->marks |= (uint8_t)(MCO_GOES | (goes ? MCO_URGENT : 0));
     mco_unlock(&sh->lock);
+    if (s->offloading++ == 0)
+        s->disk_moved = mco_clock();
     after->offload[after->offloads++] = n;
     mco_arena_of(s, n)->going += s->entries[n].size;
     return true;
+}
+
+bool mco_disk_stalls(const struct mco_store *s, uint64_t now)
+{
+    return s->offloading != 0 && now > s->disk_moved && now - s->disk_moved > STALL_NS;
 }
 
 /* Without locks: they are pinned. */
@@ -176,8 +197,15 @@ void mco_offloaded(struct mco_store *s, struct mco_object *o, int res, uint64_t 
     urgent = (r->marks & MCO_URGENT) != 0;
     left = r->state != MCO_OFFLOADING;
     mco_arena_of(s, n)->going -= s->entries[n].size;
-    if (res == 0)
-        res = put_place(s, n, place);
+    s->offloading--;
+    if (res != -EBUSY)
+        s->disk_moved = now;
+    if (res == 0) {
+        if (!left)
+            res = put_place(s, n, place);
+        if (left || res != 0) /* nobody will ask for it there */
+            after.place[after.places++] = place;
+    }
     mco_lock(&sh->lock);
     r->marks &= (uint8_t) ~(MCO_GOES | MCO_URGENT);
     (void)mco_pin_less(sh, r);
@@ -192,7 +220,7 @@ void mco_offloaded(struct mco_store *s, struct mco_object *o, int res, uint64_t 
     }
     if (left)
         (void)mco_free_left(s, n, now, &after);
-    else if (res == 0 ? goes : urgent)
+    else if (res == -EBUSY ? urgent : goes) /* who is in no hurry waits for a disk that is busy */
         (void)mco_evict_one(s, n, now, res != 0, &after); /* if nobody has come for it */
     mco_space_freed(s, &after);
     mco_unlock(&s->lock);
@@ -246,6 +274,15 @@ static void unfetch(struct mco_store *s, uint32_t n, struct mco_after *after)
     }
     mco_space_give(s, n, after);
     mco_ring_add(s, &s->on_disk, n);
+    if (r->place == MCO_NO_PLACE) /* lost while it was fetched */
+        mco_leave(s, n, MCO_DAMAGED, mco_clock(), after);
+}
+
+/* Those who wait try again when something else has ended, or upkeep comes by, and not at once, over and over. */
+static void later(struct mco_store *s, struct mco_after *after)
+{
+    after->ready = false;
+    mcs_store_relaxed(&s->waiting, 1u); /* as in mco_make_space() */
 }
 
 enum mcs_status mco_fetch(struct mco_store *s, const struct mco_key *key, uint64_t now)
@@ -294,6 +331,8 @@ enum mcs_status mco_fetch(struct mco_store *s, const struct mco_key *key, uint64
         mco_after_init(&after);
         mco_lock(&s->lock);
         unfetch(s, n, &after);
+        if (res == -EBUSY)
+            later(s, &after);
         mco_unlock(&s->lock);
         mco_run_after(s, &after);
         status = res == -EBUSY ? MCS_BUSY : MCS_DISK;
@@ -312,6 +351,13 @@ void mco_fetched(struct mco_store *s, struct mco_object *o, int res)
 
     mco_after_init(&after);
     mco_lock(&s->lock);
+    if (res == -EBUSY) {
+        unfetch(s, n, &after);
+        later(s, &after);
+        mco_unlock(&s->lock);
+        mco_run_after(s, &after);
+        return;
+    }
     left = r->state != MCO_FETCHING;
     mco_lock(&sh->lock);
     (void)mco_pin_less(sh, r);
@@ -406,11 +452,36 @@ static bool enter_awaited(struct mco_store *s, const struct mco_key *key,
     return true;
 }
 
+int mco_early_create(struct mco_store *s)
+{
+    if (s->o.tier == NULL || s->adopted)
+        return 0;
+    s->early = calloc(EARLY_BITS / 8, 1);
+    return s->early == NULL ? -ENOMEM : 0;
+}
+
+void mco_early(struct mco_store *s, uint64_t hash)
+{
+    if (s->early != NULL)
+        s->early[hash % EARLY_BITS / 8] |= (uint8_t)(1u << hash % 8);
+}
+
+static bool is_early(const struct mco_store *s, uint64_t hash)
+{
+    return s->early != NULL && (s->early[hash % EARLY_BITS / 8] >> hash % 8 & 1) != 0;
+}
+
 void mco_disk_known(struct mco_store *s)
 {
     struct mco_after after;
+    uint8_t *early;
     bool more = true;
 
+    mco_lock(&s->lock);
+    early = s->early;
+    s->early = NULL;
+    mco_unlock(&s->lock);
+    free(early);
     while (more) {
         mco_after_init(&after);
         mco_lock(&s->lock);
@@ -440,7 +511,9 @@ bool mco_disk_found(struct mco_store *s, const struct mco_key *key,
     mco_lock(&sh->lock);
     n = mco_index_find(s, sh, key, MCO_STATES_SEALED);
     mco_unlock(&sh->lock);
-    if (s->adopted && (n == MCO_NONE || mco_record_at(s, n)->state == MCO_AWAITED)) {
+    if (is_early(s, key->hash) && (version->token == 0 || n == MCO_NONE)) {
+        wanted = false; /* what this life did with the key is newer */
+    } else if (s->adopted && (n == MCO_NONE || mco_record_at(s, n)->state == MCO_AWAITED)) {
         wanted = enter_awaited(s, key, version, size, crc, place);
     } else if (n == MCO_NONE) {
         wanted = enter_disk(s, key, version, size, crc, summed, place);
