@@ -62,7 +62,8 @@ static void forget_kept(struct mcd_keeper *k, const char *why)
     }
 }
 
-/* [store] disk_size = 0: nine tenths of what the file system has free, and of what its files take already. */
+/* [store] disk_size = 0: nine tenths of what the file system has free, and of what its files take already. Others who have
+ * filled it are no reason not to start: then little or nothing goes there. */
 static uint64_t disk_room(const char *path)
 {
     uint64_t bytes = 0;
@@ -81,6 +82,8 @@ static uint64_t disk_room(const char *path)
     if (statvfs(path, &v) == 0)
         bytes += (uint64_t)v.f_bavail * v.f_frsize;
     bytes = bytes / 10 * 9;
+    if (bytes < MCO_DISK_SIZE_MIN)
+        bytes = MCO_DISK_SIZE_MIN;
     return bytes < DISK_MAX ? bytes : DISK_MAX;
 }
 

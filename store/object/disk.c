@@ -15,7 +15,7 @@
 
 #define BIN_SIZE (UINT64_C(256) << 20)
 #define BIN_MIN (UINT64_C(1) << 20)
-#define SIZE_MIN (4 * BIN_MIN)
+static_assert(MCO_DISK_SIZE_MIN >= 4 * BIN_MIN, "room for some files");
 
 uint32_t mco_disk_crc(uint32_t crc, const void *data, size_t size)
 {
@@ -67,6 +67,20 @@ bool mco_disk_passing(int error)
            error == -ENFILE || error == -EAGAIN || error == -EINTR || error == -EBUSY;
 }
 
+/* The store forgets what is there, so no later life may find it: it would come after what is newer, or was removed. Where that
+ * cannot be done, nothing can be found either, or only by who has brought the disk back. */
+static void remove_all(const struct mco_disk *d)
+{
+    char name[32];
+
+    for (uint32_t i = 0; i < d->nbins; i++) {
+        mco_disk_bin_name(d->bins[i]->generation, name, sizeof(name));
+        if (unlinkat(d->folder, name, 0) != 0 && errno == EIO)
+            break;
+    }
+    (void)fsync(d->folder);
+}
+
 void mco_disk_fail(struct mco_disk *d, const char *what, int error)
 {
     struct mco_disk_write *w;
@@ -84,6 +98,7 @@ void mco_disk_fail(struct mco_disk *d, const char *what, int error)
                "the disk of the store, %s, failed (%s: %s): objects that were only there are gone, "
                "nothing is written to it any more; replace it and start the agent anew",
                d->path, what, strerror(-error));
+        remove_all(d);
         if (!d->stop_told)
             d->calls.lost(d->store, true, 0);
     }
@@ -373,7 +388,7 @@ static bool sizes(struct mco_disk *d, const struct mco_disk_options *o)
 {
     uint64_t bin = o->bin_size == 0 ? BIN_SIZE : o->bin_size;
 
-    if (o->size < SIZE_MIN || o->size / MCO_DISK_UNIT > UINT32_MAX)
+    if (o->size < MCO_DISK_SIZE_MIN || o->size / MCO_DISK_UNIT > UINT32_MAX)
         return false;
     if (bin > o->size / 4)
         bin = o->size / 4; /* the oldest quarter goes at a time, not more */
@@ -421,7 +436,7 @@ int mco_disk_open_over(const struct mco_disk_options *o, const struct mct_file_b
         res = -EINVAL;
         snprintf(error, error_size,
                  "the store's disk: %llu bytes are too few or too many; give it %llu to %llu",
-                 (unsigned long long)o->size, (unsigned long long)SIZE_MIN,
+                 (unsigned long long)o->size, (unsigned long long)MCO_DISK_SIZE_MIN,
                  (unsigned long long)UINT32_MAX * MCO_DISK_UNIT);
         goto fail_alloc;
     }

@@ -12,6 +12,8 @@
 
 struct mco_disk;
 
+#define MCO_DISK_SIZE_MIN (UINT64_C(4) << 20) /* bytes */
+
 struct mco_disk_options {
     const char *path;  /* a folder, made if it is not there */
     uint64_t size;     /* most bytes of all bins */

@@ -198,6 +198,10 @@ int mco_disk_bin_get(struct mco_disk *d, struct mco_disk_bin *b)
             close_oldest(d);
         mco_disk_bin_name(b->generation, name, sizeof(name));
         res = mct_file_open(d->files, d->folder, name, O_RDWR | O_NOFOLLOW, 0, &b->file);
+        if (res == -EMFILE || res == -ENFILE) { /* others have taken them all: with one of ours */
+            close_oldest(d);
+            res = mct_file_open(d->files, d->folder, name, O_RDWR | O_NOFOLLOW, 0, &b->file);
+        }
         if (res != 0)
             return res;
         d->nopen++;
@@ -389,11 +393,6 @@ static void seal(struct mco_disk *d)
     d->active = NULL;
 }
 
-static uint32_t with_marks(uint32_t units)
-{
-    return units + 1 + (units + 2 + 8 * MCO_DISK_UNIT) / (8 * MCO_DISK_UNIT);
-}
-
 int mco_disk_bin_for(struct mco_disk *d, uint32_t units, struct mco_disk_bin **out)
 {
     struct mco_disk_bin *b = d->active;
@@ -405,13 +404,15 @@ int mco_disk_bin_for(struct mco_disk *d, uint32_t units, struct mco_disk_bin **o
         return 0;
     }
     seal(d);
-    if (with_marks(units) > capacity)
-        capacity = with_marks(units);
+    if (mco_disk_bin_capacity(units) > capacity)
+        capacity = mco_disk_bin_capacity(units);
     if (capacity > d->size_units || capacity > MCO_DISK_UNITS_MAX)
         return -ENOSPC;
     for (;;) {
         while (d->total_units + capacity > d->size_units && (b = oldest(d)) != NULL)
             mco_disk_bin_remove(d, b, true);
+        if (d->lost)
+            return -EIO;
         if (d->total_units + capacity > d->size_units)
             return -EBUSY; /* of files that are being scanned */
         res = make(d, capacity, &b);
@@ -429,8 +430,6 @@ int mco_disk_bin_for(struct mco_disk *d, uint32_t units, struct mco_disk_bin **o
         if (b == NULL)
             return -ENOSPC;
         mco_disk_bin_remove(d, b, true);
-        if (d->lost)
-            return -EIO;
     }
     if (res != 0)
         return res;

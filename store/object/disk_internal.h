@@ -256,6 +256,12 @@ uint32_t mco_disk_record_crc(const struct mco_disk_record *r, const void *key);
 
 /* disk_bin.c */
 void mco_disk_bin_name(uint64_t generation, char *name, size_t size);
+/* Of a file that has room for so many in one piece, behind head and marks: units + 1 + m <= 8 * UNIT * m. */
+static inline uint32_t mco_disk_bin_capacity(uint32_t units)
+{
+    return units + 1 + (units + 1 + 8 * MCO_DISK_UNIT - 2) / (8 * MCO_DISK_UNIT - 1);
+}
+
 /* An empty one in memory, for a file of `capacity` units. NULL: no memory. */
 struct mco_disk_bin *mco_disk_bin_new(uint64_t generation, uint32_t capacity, uint32_t marks_for);
 void mco_disk_bin_free(struct mco_disk_bin *b);

@@ -5,9 +5,12 @@
  */
 #include "store/object/disk_internal.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "shm/failpoint.h"
+
+#define BINS_AT_ONCE 256u /* looked at under the lock */
 
 static void written(struct mct_file_io *io, int res);
 
@@ -18,9 +21,15 @@ static void gather(struct mco_disk *d)
 
     d->marking.n = 0;
     mco_disk_lock(d);
+    d->any_dirty = false;
     for (uint32_t i = 0; i < d->nbins && !more; i++) {
         struct mco_disk_bin *b = d->bins[i];
 
+        if (i % BINS_AT_ONCE ==
+            BINS_AT_ONCE - 1) { /* engines wait for the lock; the table is the thread's */
+            mco_disk_unlock(d);
+            mco_disk_lock(d);
+        }
         if (!b->dirty || !b->scanned)
             continue; /* marks of one that is scanned are not all known yet */
         for (uint32_t block = 0; block < b->marks_units; block++) {
@@ -44,8 +53,16 @@ static void gather(struct mco_disk *d)
         }
         b->dirty = more;
     }
-    if (!more)
-        d->any_dirty = false;
+    d->any_dirty = d->any_dirty || more;
+    mco_disk_unlock(d);
+}
+
+/* It is written once more, with what is dropped next. */
+static void keep_dirty(struct mco_disk *d, const struct mco_disk_part *p)
+{
+    mco_disk_lock(d);
+    p->bin->marks_dirty[p->block] = 1;
+    p->bin->dirty = true;
     mco_disk_unlock(d);
 }
 
@@ -59,12 +76,8 @@ static void over(struct mco_disk *d)
 
         if (p->bin == NULL)
             continue;
-        if (d->marking.res != 0) { /* once more, with what is dropped next */
-            mco_disk_lock(d);
-            p->bin->marks_dirty[p->block] = 1;
-            p->bin->dirty = true;
-            mco_disk_unlock(d);
-        }
+        if (d->marking.res != 0)
+            keep_dirty(d, p);
         mco_disk_bin_put(d, p->bin);
     }
     if (d->marking.res != 0)
@@ -124,6 +137,7 @@ static void written(struct mct_file_io *io, int res)
 void mco_disk_mark_next(struct mco_disk *d)
 {
     bool any;
+    int res;
 
     mco_disk_lock(d);
     any = d->any_dirty;
@@ -134,8 +148,13 @@ void mco_disk_mark_next(struct mco_disk *d)
     for (unsigned i = 0; i < d->marking.n; i++) {
         struct mco_disk_part *p = &d->marking.parts[i];
 
-        if (mco_disk_bin_get(d, p->bin) != 0)
-            p->bin = NULL; /* its file is gone, and with it what the marks are about */
+        res = mco_disk_bin_get(d, p->bin);
+        if (res != 0 && res != -ENOENT) {
+            mco_disk_count(d, write_errors, 1);
+            keep_dirty(d, p);
+        }
+        if (res != 0)
+            p->bin = NULL; /* its file is gone, and with it what the marks are about; or not now */
     }
     if (d->marking.n == 0)
         return;

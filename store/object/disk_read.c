@@ -58,7 +58,7 @@ static void give_back(struct mco_disk *d, struct mco_disk_read *r, int res)
     }
     MCS_FAILPOINT(disk_fetched);
     (void)mcs_fetch_add(&d->stats.queued, UINT64_MAX); /* one less; with mco_disk_get_stats() */
-    d->calls.fetched(d->store, r->view.object, res);
+    d->calls.fetched(d->store, r->view.object, mco_disk_passing(res) ? -EBUSY : res);
     if (r->slot != NULL)
         d->slots[d->nslots++] = r->slot;
     r->slot = NULL;

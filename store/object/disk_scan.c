@@ -40,6 +40,9 @@ static int list_one(struct mco_disk *d, uint64_t generation)
     char name[32];
     int res;
 
+    if (generation >=
+        d->next_generation) /* also after what is not ours: no file can be made of its name */
+        d->next_generation = generation + 1;
     mco_disk_bin_name(generation, name, sizeof(name));
     if (fstatat(d->folder, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
         return 0; /* not ours */
@@ -52,8 +55,6 @@ static int list_one(struct mco_disk *d, uint64_t generation)
     res = mco_disk_bin_add(d, b);
     if (res != 0)
         mco_disk_bin_free(b);
-    if (generation >= d->next_generation)
-        d->next_generation = generation + 1;
     return res;
 }
 
@@ -247,9 +248,13 @@ static void window_came(struct mct_file_io *io, int res)
     struct mco_disk_scan *s = (struct mco_disk_scan *)io;
     struct mco_disk *d = s->disk;
 
-    if (res != 0 && !d->closing)
+    if (d->closing || d->lost) { /* what lies behind it is not known, so that it is not empty */
+        s->bin->unreadable = true;
+        res = 0;
+    } else if (res != 0) {
         res = pass_by(d, s, res);
-    if (res != 0 || d->closing)
+    }
+    if (res != 0 || d->closing || d->lost)
         finish(d, s, res);
     else
         go_on(d, s);

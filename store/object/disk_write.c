@@ -4,6 +4,8 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "shm/failpoint.h"
 
@@ -178,6 +180,16 @@ static void synced(struct mct_file_io *io, int res)
     mco_disk_pump(d);
 }
 
+/* Without O_DIRECT the last data are not padded; a cut block would be none for who scans. */
+static int fill_up(const struct mco_disk *d)
+{
+    off_t end = (off_t)d->group.end * MCO_DISK_UNIT;
+    int fd = mct_file_fd(d->group.bin->file);
+    struct stat st;
+
+    return fstat(fd, &st) != 0 || (st.st_size < end && ftruncate(fd, end) != 0) ? -errno : 0;
+}
+
 static void part_done(struct mct_file_io *io, int res)
 {
     struct mco_disk *d = ((struct mco_disk_part *)io)->disk;
@@ -187,6 +199,9 @@ static void part_done(struct mct_file_io *io, int res)
     if (--d->group.left > 0)
         return;
     MCS_FAILPOINT(disk_written);
+    res = d->group.res == 0 ? fill_up(d) : 0;
+    if (res != 0)
+        failed(d, res);
     if (d->group.res != 0) {
         publish(d);
         mco_disk_pump(d);
@@ -229,7 +244,7 @@ void mco_disk_write_next(struct mco_disk *d)
     int res = 0;
 
     while (d->group.bin == NULL && (units = first_units(d)) != 0) {
-        res = d->lost ? -EIO : mco_disk_bin_for(d, units, &b);
+        res = d->lost ? -EIO : d->closing ? -EBUSY : mco_disk_bin_for(d, units, &b);
         if (res == 0)
             res = mco_disk_bin_reserve(d, b, MCO_DISK_JOBS);
         if (res == 0)
@@ -243,6 +258,7 @@ void mco_disk_write_next(struct mco_disk *d)
         }
         d->group.bin = b;
         gather(d, b, b->capacity - b->end);
+        assert(d->group.n > 0); /* mco_disk_bin_for() has found room for the first */
         write_out(d);
     }
 }

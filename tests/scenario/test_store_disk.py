@@ -183,3 +183,16 @@ else:
     check("full" in agent.text(), "the log says nothing of it")
     me.close()
     agent.finish()
+
+    # disk_size = 0, and others have filled the file system before the start
+    path = folder()
+    equal(libc.mount(b"none", path.encode(), b"tmpfs", 0, b"size=64k,mode=700"), 0, "a tiny disk")
+    agent = Agent(*settings(path, "store.disk_size=0"))
+    me = Client(agent.socket, "me")
+    scanned()
+    for i in range(60):
+        put(b"g-%d" % i)
+    check(right(b"g-59"), "the last object that was put, over a full disk")
+    check(disk()["full"] > 0 and not disk()["lost"], "a full disk:", disk())
+    me.close()
+    agent.finish()

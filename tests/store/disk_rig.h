@@ -296,4 +296,57 @@ static inline void rig_folder(char *path, size_t size)
     cr_assert_not_null(mkdtemp(path));
 }
 
+static inline void rig_write(struct mco_disk *d, struct mco_store *s, struct mco_object *o,
+                             size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        cr_assert_eq(rig_offload(d, &o[i]), 0);
+    for (size_t i = 0; i < n; i++)
+        cr_assert_eq(rig_wait(s, &o[i]), 0, "%zu: %d", i, o[i].res);
+}
+
+static inline void rig_read(struct mco_disk *d, struct mco_store *s, struct mco_object *o, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        cr_assert_eq(rig_fetch(d, &o[i]), 0);
+    for (size_t i = 0; i < n; i++) {
+        cr_assert_eq(rig_wait(s, &o[i]), 0, "%zu: %d", i, o[i].res);
+        cr_assert_eq(memcmp(o[i].memory, o[i].data, o[i].size), 0, "%zu", i);
+    }
+}
+
+static inline const struct rig_found *rig_found_as(const struct mco_store *s,
+                                                   const struct mco_object *o)
+{
+    const struct rig_found *f = NULL;
+
+    for (size_t i = 0; i < s->nfound; i++) {
+        if (memcmp(s->found[i].key, o->key, 16) != 0)
+            continue;
+        cr_assert_null(f, "found twice");
+        f = &s->found[i];
+    }
+    return f;
+}
+
+static inline void rig_check_found(const struct mco_store *s, struct mco_object *o)
+{
+    const struct rig_found *f = rig_found_as(s, o);
+
+    cr_assert_not_null(f, "%s", o->key);
+    cr_assert_eq(f->length, o->length);
+    cr_assert_eq(f->tenant, o->tenant);
+    cr_assert_eq(f->size, o->size);
+    cr_assert_eq(mco_version_compare(&f->version, &o->version), 0);
+    cr_assert_eq(f->summed, o->summed);
+    cr_assert_eq(f->crc, o->summed ? o->crc : 0u);
+    cr_assert_eq(f->place, o->place);
+}
+
+static inline bool rig_all_lost(struct mco_store *s, void *unused)
+{
+    (void)unused;
+    return s->all_lost;
+}
+
 #endif

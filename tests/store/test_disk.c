@@ -8,51 +8,6 @@ static const uint64_t sizes[] = {0,     1,     64,    511,   4096, 4097,
                                  32768, 32769, 65536, 70000, MIB,  MIB + 3};
 #define NSIZES (sizeof(sizes) / sizeof(sizes[0]))
 
-static void write_all(struct mco_disk *d, struct mco_store *s, struct mco_object *o, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        cr_assert_eq(rig_offload(d, &o[i]), 0);
-    for (size_t i = 0; i < n; i++)
-        cr_assert_eq(rig_wait(s, &o[i]), 0, "%zu: %d", i, o[i].res);
-}
-
-static void read_all(struct mco_disk *d, struct mco_store *s, struct mco_object *o, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        cr_assert_eq(rig_fetch(d, &o[i]), 0);
-    for (size_t i = 0; i < n; i++) {
-        cr_assert_eq(rig_wait(s, &o[i]), 0, "%zu: %d", i, o[i].res);
-        cr_assert_eq(memcmp(o[i].memory, o[i].data, o[i].size), 0, "%zu", i);
-    }
-}
-
-static const struct rig_found *found(const struct mco_store *s, const struct mco_object *o)
-{
-    const struct rig_found *f = NULL;
-
-    for (size_t i = 0; i < s->nfound; i++) {
-        if (memcmp(s->found[i].key, o->key, 16) != 0)
-            continue;
-        cr_assert_null(f, "found twice");
-        f = &s->found[i];
-    }
-    return f;
-}
-
-static void check_found(const struct mco_store *s, struct mco_object *o)
-{
-    const struct rig_found *f = found(s, o);
-
-    cr_assert_not_null(f, "%s", o->key);
-    cr_assert_eq(f->length, o->length);
-    cr_assert_eq(f->tenant, o->tenant);
-    cr_assert_eq(f->size, o->size);
-    cr_assert_eq(mco_version_compare(&f->version, &o->version), 0);
-    cr_assert_eq(f->summed, o->summed);
-    cr_assert_eq(f->crc, o->summed ? o->crc : 0u);
-    cr_assert_eq(f->place, o->place);
-}
-
 Test(disk, there_and_back_and_over_a_restart, .timeout = 120)
 {
     enum { N = 150 };
@@ -71,11 +26,11 @@ Test(disk, there_and_back_and_over_a_restart, .timeout = 120)
         rig_object(&o[i], i, sizes[i % NSIZES], i % 2 == 0);
         bytes += o[i].size;
     }
-    write_all(d, &s, o, N);
+    rig_write(d, &s, o, N);
     for (size_t i = 0; i < N; i++)
         for (size_t j = 0; j < i; j++)
             cr_assert_neq(o[i].place, o[j].place);
-    read_all(d, &s, o, N);
+    rig_read(d, &s, o, N);
     mco_disk_get_stats(d, &stats);
     cr_assert_eq(stats.objects, (uint64_t)N);
     cr_assert_eq(stats.writes, (uint64_t)N);
@@ -97,8 +52,8 @@ Test(disk, there_and_back_and_over_a_restart, .timeout = 120)
         cr_assert_eq(s.nfound, (size_t)N);
         cr_assert_eq(s.known, 1u, "it is told when all is found");
         for (size_t i = 0; i < N; i++)
-            check_found(&s, &o[i]);
-        read_all(d, &s, o, N);
+            rig_check_found(&s, &o[i]);
+        rig_read(d, &s, o, N);
         mco_disk_get_stats(d, &stats);
         cr_assert_eq(stats.objects, (uint64_t)N);
         cr_assert_eq(stats.torn, 0u);
@@ -127,7 +82,7 @@ Test(disk, what_was_dropped_does_not_come_back, .timeout = 120)
     cr_assert_eq(rig_open(folder, 64 * MIB, 2 * MIB, &s, &d), 0, "%s", rig_said);
     for (size_t i = 0; i < N; i++)
         rig_object(&o[i], i, i % 3 == 0 ? 50000 : 4096, true);
-    write_all(d, &s, o, N);
+    rig_write(d, &s, o, N);
     key = rig_key(&o[1]);
     view = rig_view(&o[1], o[1].memory);
     for (size_t i = 0; i < N; i += 2)
@@ -147,9 +102,9 @@ Test(disk, what_was_dropped_does_not_come_back, .timeout = 120)
     cr_assert_eq(s.nfound, (size_t)N / 2 - 1);
     for (size_t i = 0; i < N; i++) {
         if (i % 2 != 0 && i != 3)
-            check_found(&s, &o[i]);
+            rig_check_found(&s, &o[i]);
         else
-            cr_assert_null(found(&s, &o[i]));
+            cr_assert_null(rig_found_as(&s, &o[i]));
     }
     /* files in which nothing lives any more are given back */
     for (size_t i = 1; i < N; i += 2)
@@ -188,7 +143,7 @@ Test(disk, what_the_store_does_not_want_is_dropped, .timeout = 60)
     cr_assert_eq(rig_open(folder, 64 * MIB, 0, &s, &d), 0, "%s", rig_said);
     for (size_t i = 0; i < N; i++)
         rig_object(&o[i], i, 4096, true);
-    write_all(d, &s, o, N);
+    rig_write(d, &s, o, N);
     mco_disk_close(d);
     rig_init(&s);
     s.want = only_odd;
@@ -243,7 +198,7 @@ Test(disk, the_oldest_make_room, .timeout = 120)
     cr_assert_eq(rig_open(folder, 16 * MIB, 2 * MIB, &s, &d), 0, "%s", rig_said);
     for (size_t i = 0; i < N; i++) {
         rig_object(&o[i], i, 300000, true);
-        write_all(d, &s, &o[i], 1);
+        rig_write(d, &s, &o[i], 1);
     }
     cr_assert_leq(bytes_in(folder), 16 * MIB + 65536);
     while (lost < N && is_lost(&s, o[lost].place))
@@ -252,7 +207,7 @@ Test(disk, the_oldest_make_room, .timeout = 120)
     cr_assert_lt(lost, (size_t)N - 8 * MIB / 300000, "most of the room is used");
     cr_assert_eq(s.nlost, lost, "and only the oldest");
     cr_assert_not(s.all_lost);
-    read_all(d, &s, o + lost, N - lost);
+    rig_read(d, &s, o + lost, N - lost);
     cr_assert_eq(rig_fetch(d, &o[0]), 0);
     cr_assert_eq(rig_wait(&s, &o[0]), -ENOENT);
     mco_disk_get_stats(d, &stats);
@@ -285,14 +240,14 @@ Test(disk, larger_than_a_file_and_larger_than_the_disk, .timeout = 60)
     cr_assert_eq(rig_open(folder, 32 * MIB, 2 * MIB, &s, &d), 0, "%s", rig_said);
     rig_object(&o, 1, 20 * MIB + 5, true);
     rig_object(&large, 2, 33 * MIB, true);
-    write_all(d, &s, &o, 1);
-    read_all(d, &s, &o, 1);
+    rig_write(d, &s, &o, 1);
+    rig_read(d, &s, &o, 1);
     cr_assert_eq(rig_offload(d, &large), -ENOSPC);
     mco_disk_close(d);
     rig_init(&s);
     cr_assert_eq(rig_open(folder, 32 * MIB, 2 * MIB, &s, &d), 0, "%s", rig_said);
-    check_found(&s, &o);
-    read_all(d, &s, &o, 1);
+    rig_check_found(&s, &o);
+    rig_read(d, &s, &o, 1);
     mco_disk_close(d);
     rig_free(&o);
     rig_free(&large);
@@ -334,7 +289,7 @@ Test(disk, a_byte_that_changed_costs_its_object_alone, .timeout = 120)
     cr_assert_eq(rig_open(folder, 64 * MIB, 0, &s, &d), 0, "%s", rig_said);
     for (size_t i = 0; i < N; i++)
         rig_object(&o[i], i, i % 2 == 0 ? 5000 : 100000, true);
-    write_all(d, &s, o, N);
+    rig_write(d, &s, o, N);
     /* in data, small and large, in a head, in a key */
     flip(folder, o[3].place, mco_disk_layout(o[3].length, o[3].size).data + 77777);
     flip(folder, o[8].place, mco_disk_layout(o[8].length, o[8].size).data + 4999);
@@ -360,7 +315,7 @@ Test(disk, a_byte_that_changed_costs_its_object_alone, .timeout = 120)
     cr_assert_eq(s.nfound, N - 4u, "a damaged copy is not found again");
     for (size_t i = 0; i < N; i++)
         if (!is_hurt[i])
-            check_found(&s, &o[i]);
+            rig_check_found(&s, &o[i]);
     /* a head that is damaged while nobody looks: the others of its file are found */
     mco_disk_close(d);
     flip(folder, o[5].place, 3);
@@ -372,7 +327,7 @@ Test(disk, a_byte_that_changed_costs_its_object_alone, .timeout = 120)
     cr_assert_geq(stats.torn, 1u);
     for (size_t i = 0; i < N; i++)
         if (!is_hurt[i] && i != 5)
-            check_found(&s, &o[i]);
+            rig_check_found(&s, &o[i]);
     mco_disk_close(d);
     for (size_t i = 0; i < N; i++)
         rig_free(&o[i]);
@@ -396,7 +351,7 @@ Test(disk, data_that_look_like_records, .timeout = 60)
     cr_assert_eq(rig_open(folder, 64 * MIB, 0, &s, &d), 0, "%s", rig_said);
     rig_object(&o[0], 1, 100000, true);
     rig_object(&o[1], 2, 40960, true);
-    write_all(d, &s, &o[0], 1);
+    rig_write(d, &s, &o[0], 1);
     /* object 1 holds an image of object 0's first blocks, and then its own head is lost */
     mco_disk_bin_name(o[0].place >> 24, name, sizeof(name));
     snprintf(path, sizeof(path), "%s/%s", folder, name);
@@ -405,13 +360,13 @@ Test(disk, data_that_look_like_records, .timeout = 60)
     cr_assert_eq(pread(fd, image, 40960, (off_t)((o[0].place & 0xffffff) * 4096)), 40960);
     close(fd);
     o[1].crc = mco_disk_crc(0, o[1].data, o[1].size);
-    write_all(d, &s, &o[1], 1);
+    rig_write(d, &s, &o[1], 1);
     mco_disk_close(d);
     flip(folder, o[1].place, 3);
     rig_init(&s);
     cr_assert_eq(rig_open(folder, 64 * MIB, 0, &s, &d), 0, "%s", rig_said);
     cr_assert_eq(s.nfound, 1u);
-    check_found(&s, &o[0]);
+    rig_check_found(&s, &o[0]);
     mco_disk_close(d);
     rig_free(&o[0]);
     rig_free(&o[1]);
@@ -435,7 +390,7 @@ Test(disk, files_of_any_content, .timeout = 120)
     cr_assert_eq(rig_open(folder, 64 * MIB, 2 * MIB, &s, &d), 0, "%s", rig_said);
     for (size_t i = 0; i < N; i++)
         rig_object(&o[i], i, sizes[i % 9], true);
-    write_all(d, &s, o, N);
+    rig_write(d, &s, o, N);
     mco_disk_close(d);
     mco_disk_bin_name(o[0].place >> 24, name, sizeof(name));
     snprintf(path, sizeof(path), "%s/%s", folder, name);
@@ -460,11 +415,11 @@ Test(disk, files_of_any_content, .timeout = 120)
         rig_init(&s);
         cr_assert_eq(rig_open(folder, 64 * MIB, 2 * MIB, &s, &d), 0, "%s", rig_said);
         for (size_t i = 0; i < N; i++) {
-            const struct rig_found *f = found(&s, &o[i]);
+            const struct rig_found *f = rig_found_as(&s, &o[i]);
 
             if (f == NULL)
                 continue;
-            check_found(&s, &o[i]);
+            rig_check_found(&s, &o[i]);
             cr_assert_eq(rig_fetch(d, &o[i]), 0);
             if (rig_wait(&s, &o[i]) == 0)
                 cr_assert_eq(memcmp(o[i].memory, o[i].data, o[i].size), 0);
@@ -532,12 +487,6 @@ Test(disk, folders_that_will_not_do, .timeout = 60)
     rig_remove(folder);
 }
 
-static bool everything_lost(struct mco_store *s, void *unused)
-{
-    (void)unused;
-    return s->all_lost;
-}
-
 Test(disk, a_folder_that_is_removed_under_it, .timeout = 120)
 {
     enum { N = 60 };
@@ -553,7 +502,7 @@ Test(disk, a_folder_that_is_removed_under_it, .timeout = 120)
     cr_assert_eq(rig_open(folder, 16 * MIB, 2 * MIB, &s, &d), 0, "%s", rig_said);
     for (size_t i = 0; i < N; i++)
         rig_object(&o[i], i, 300000, true);
-    write_all(d, &s, o, 10);
+    rig_write(d, &s, o, 10);
     rig_remove(folder);
     for (size_t i = 10; i < N; i++) {
         if (rig_offload(d, &o[i]) == 0 && rig_wait(&s, &o[i]) == 0)
@@ -561,7 +510,7 @@ Test(disk, a_folder_that_is_removed_under_it, .timeout = 120)
         refused++;
     }
     cr_assert_gt(refused, 0u);
-    cr_assert(rig_await(&s, everything_lost, NULL));
+    cr_assert(rig_await(&s, rig_all_lost, NULL));
     cr_assert_eq(rig_offload(d, &o[0]), -EIO);
     cr_assert_eq(rig_fetch(d, &o[0]), -EIO);
     mco_disk_get_stats(d, &stats);
@@ -587,7 +536,7 @@ Test(disk, a_file_that_is_removed_under_it, .timeout = 120)
     cr_assert_eq(rig_open(folder, 64 * MIB, 2 * MIB, &s, &d), 0, "%s", rig_said);
     for (size_t i = 0; i < N; i++)
         rig_object(&o[i], i, 600000, true);
-    write_all(d, &s, o, N);
+    rig_write(d, &s, o, N);
     mco_disk_close(d);
     rig_fini(&s);
     rig_init(&s);
