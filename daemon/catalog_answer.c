@@ -82,13 +82,15 @@ static bool try_again(uint32_t status)
 
 /* Who has it, best first, and last whose bytes were wrong; this agent itself would have been asked before. */
 static void take_holders(struct mcd_op *op, uint32_t i, const Mcd__StoreFound *m, size_t at,
-                         unsigned n)
+                         unsigned n, bool away)
 {
+    enum mcs_status missing = away ? MCS_PEER_UNREACHABLE : MCS_NOT_FOUND;
     struct mcd_catalog *c = op->catalog;
     struct mcd_op_key *k = &op->keys[i];
     struct mcd_holder *last = NULL;
 
     k->nholders = k->at = 0;
+    k->silent = away;
     for (unsigned j = 0; j < n && k->nholders < MCD_OP_HOLDERS; j++) {
         uint32_t host = m->holders[at + j];
         struct mcd_holder *h = NULL;
@@ -108,9 +110,9 @@ static void take_holders(struct mcd_op *op, uint32_t i, const Mcd__StoreFound *m
     }
     /* only this agent is said to have it, which had it not when it was asked: evicted just now */
     if (++k->tries >= TRIES)
-        mcd_op_over(op, i, MCS_NOT_FOUND);
+        mcd_op_over(op, i, missing);
     else
-        mcd_op_again(op, i, MCS_NOT_FOUND);
+        mcd_op_again(op, i, missing);
 }
 
 static bool good_found(const Mcd__StoreFound *m, uint32_t n, bool exist)
@@ -144,7 +146,7 @@ static void found(struct mcd_op *op, const struct mcd_op_call *oc, const Mcd__St
             else if (exist || status != MCS_OK)
                 mcd_op_over(op, i, (enum mcs_status)status);
             else
-                take_holders(op, i, m, at, n);
+                take_holders(op, i, m, at, n, j < m->away.len && m->away.data[j] != 0);
         }
         at += n;
     }

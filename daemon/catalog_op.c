@@ -137,10 +137,13 @@ void mcd_op_elsewhere(struct mcd_op *op, uint32_t i, enum mcs_status why)
     struct mcd_op_key *k = &op->keys[i];
 
     mcd_place_forget(op->catalog, &op->ask->keys[i].key, NULL);
+    k->silent |= why == MCS_PEER_UNREACHABLE;
     if (++k->at < k->nholders) {
         k->step = STEP_LEASE;
         return;
     }
+    if (why == MCS_NOT_FOUND && k->silent)
+        why = MCS_PEER_UNREACHABLE;
     if (op->from || ++k->tries >= (why == MCS_PEER_UNREACHABLE ? TRIES_AWAY : TRIES)) {
         mcd_op_over(op, i, why);
         return;

@@ -29,6 +29,7 @@ struct mcd_op_key {
     uint8_t nholders, at;
     uint8_t last; /* enum mcs_status: why it has no answer yet */
     bool waits;   /* is not asked for before the op's `wake` */
+    bool silent;  /* one that may have it was not heard */
     struct mcd_holder *holders[MCD_OP_HOLDERS];
 };
 

@@ -255,6 +255,15 @@ static void carry_out(struct order *o, const Mcd__StoreOrder *m)
     part_over(o); /* the one that it was made with */
 }
 
+/* Of the leader that this agent knows: what anybody else orders is not done, whatever token it has. */
+static bool of_leader(const struct mcd_catalog *c, const struct mcd_peer *p)
+{
+    struct mcd_peer *leader = NULL;
+
+    return p == NULL || (c->master == NULL && c->leader[0] != '\0' &&
+                         mcd_peer_get(c->agent->cluster, c->leader, &leader) == 0 && leader == p);
+}
+
 void mcd_order_on_order(struct mcd_catalog *c, struct mcd_peer *p, const struct mcd_wire_header *h,
                         const uint8_t *payload, size_t size)
 {
@@ -267,6 +276,11 @@ void mcd_order_on_order(struct mcd_catalog *c, struct mcd_peer *p, const struct 
         if (c->agent->cluster != NULL)
             c->agent->cluster->wire_stats.malformed++;
         say(c, p, p == NULL, h, MCS_PROTOCOL, NULL);
+    } else if (!of_leader(c, p)) {
+        c->stats.fenced++;
+        mcd_log_limited(MCD_LOG_WARNING,
+                        "an order of %s, which does not lead the store, was refused", p->address);
+        say(c, p, false, h, MCS_FENCED, NULL);
     } else if (m->token < mco_token(c->store->objects)) {
         c->stats.fenced++;
         done.token = mco_token(c->store->objects);

@@ -243,8 +243,8 @@ static const struct mcd_key keys[] = {
      "does, whatever [meta] says; off, no other host's objects",
      false},
     {"store", "keys", NUMBER, K(store_keys), "0", 0, UINT64_C(100000000000), NULL, "keys",
-     "most keys that this agent's directory takes while it leads, up to 200 bytes each; 0: no "
-     "limit",
+     "most keys that this agent's directory takes while it leads, up to 200 bytes each; 0: as "
+     "many as agents hold",
      false},
     {"store", "domain", TEXT, K(store_domain), "", 0, 64, NULL, "text",
      "failure domain, such as a rack: replicas go to different ones; empty: this host is one",

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "log.h"
 #include "shm/status.h"
@@ -14,6 +15,9 @@
 #define STILL_NS (500 * MCD_MASTER_MS) /* between two looks: this process stood still */
 #define MARGIN_MS 500u /* so long before its lease may end a leader answers no more */
 #define WAIT_MS 30000u /* of an asker who names no limit */
+/* Tokens are revisions of etcd, or count reigns. One that lies so far above was never given: who says that he has seen it is not
+ * believed, or nobody could lead any more once they have come to their end. */
+#define JUMP_MAX (UINT64_C(1) << 48)
 
 /* ---- who leads ------------------------------------------------------------------------------ */
 
@@ -57,6 +61,33 @@ struct mco_events *mcd_master_events(struct mcd_master *m)
     return m == NULL ? NULL : m->agent->store != NULL ? m->agent->store->events : m->events;
 }
 
+static bool knows_of_a_leader(const struct mcd_master *m)
+{
+    return m->token != 0 || m->leader_token != 0 ||
+           (m->agent->store != NULL && m->agent->store->objects != NULL &&
+            mco_token(m->agent->store->objects) != 0);
+}
+
+/* Those who are known to have objects; who waits for them alone knows all keys when they have reported. */
+static size_t expect(struct mcd_master *m)
+{
+    char(*holders)[MCM_ADDRESS_MAX] = NULL;
+    size_t n = mcm_lead_holders(m->agent->cluster->meta, &holders);
+
+    if (!mcm_lead_noted(m->agent->cluster->meta) && knows_of_a_leader(m))
+        m->unsure = true;
+    for (size_t i = 0; i < n; i++)
+        mco_directory_expect(m->d, holders[i]);
+    free(holders);
+    if (m->unsure)
+        mcd_warning("store: the metadata has lost which agents hold objects: what is not known is "
+                    "not called absent for %llu ms",
+                    (unsigned long long)m->agent->config.store_rebuild_ms);
+    else
+        mco_directory_expected(m->d);
+    return n;
+}
+
 static int step_up(struct mcd_master *m, uint64_t token)
 {
     const struct mcd_config *config = &m->agent->config;
@@ -71,27 +102,22 @@ static int step_up(struct mcd_master *m, uint64_t token)
         .lost = lost_key,
         .context = m,
     };
-    char(*holders)[MCM_ADDRESS_MAX] = NULL;
     size_t n = 0;
     int res = mco_directory_create(&o, &m->d);
 
     if (res != 0)
         return res;
-    m->token = token;
-    m->members = 0;
-    m->stats.terms++;
     if (m->elects) {
-        n = mcm_lead_holders(m->agent->cluster->meta, &holders);
-        for (size_t i = 0; i < n; i++)
-            mco_directory_expect(m->d, holders[i]);
-        mco_directory_expected(m->d);
-        free(holders);
+        n = expect(m);
     } else if (strcmp(config->store_master, "embedded") == 0 && m->agent->store != NULL) {
         /* for itself alone: nobody else will come */
         mco_directory_expect(m->d, m->agent->cluster->address);
         mco_directory_expected(m->d);
         n = 1;
     }
+    m->token = token;
+    m->members = 0;
+    m->stats.terms++;
     mcd_info("store: this agent leads the directory, token %llu, %zu agents are expected",
              (unsigned long long)token, n);
     return 0;
@@ -141,16 +167,44 @@ static void step_down(struct mcd_master *m)
     m->d = NULL;
 }
 
-/* Looks at the clock and the lease before anything is said or done as the leader: this process may have stood still. */
-static void look(struct mcd_master *m)
+/* The clock of leases: it goes on while the whole host is suspended. */
+static uint64_t lease_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_BOOTTIME, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* A leader without an election takes a greater token. */
+static void raise_own(struct mcd_master *m)
+{
+    uint64_t token = m->raise + 1;
+
+    m->raise = 0;
+    if (token <= m->token)
+        return;
+    step_down(m);
+    if (step_up(m, token) == 0)
+        tell_catalog(m, own_address(m), m->token);
+}
+
+/* Looks at the clock and the lease before anything is said or done as the leader: this process may have stood still. False: it
+ * does not lead. Only from outside the reign ends, or another begins. */
+static bool look(struct mcd_master *m)
 {
     struct mcm_leader l;
     bool leads;
 
-    if (!m->elects)
-        return;
+    if (!m->elects) {
+        if (m->busy == 0 && m->raise != 0)
+            raise_own(m);
+        return m->d != NULL;
+    }
     mcm_lead_get(m->agent->cluster->meta, &l);
-    leads = l.mine && mcd_now_ns() / MCD_MASTER_MS + MARGIN_MS < l.until;
+    leads = l.mine && lease_ms() + MARGIN_MS < l.until;
+    if (m->busy != 0)
+        return m->d != NULL && leads && l.token == m->token;
     if (m->d != NULL && (!leads || l.token != m->token))
         step_down(m);
     if (m->d == NULL && leads && l.token <= m->token) {
@@ -164,14 +218,12 @@ static void look(struct mcd_master *m)
         tell_catalog(m, own_address(m), m->token);
     else
         tell_catalog(m, l.mine ? "" : l.address, l.mine ? 0 : l.token);
+    return m->d != NULL;
 }
 
 bool mcd_master_leads(const struct mcd_master *m)
 {
-    if (m == NULL)
-        return false;
-    look((struct mcd_master *)(uintptr_t)m);
-    return m->d != NULL;
+    return m != NULL && look((struct mcd_master *)(uintptr_t)m);
 }
 
 struct mco_directory *mcd_master_directory(struct mcd_master *m)
@@ -179,21 +231,27 @@ struct mco_directory *mcd_master_directory(struct mcd_master *m)
     return mcd_master_leads(m) ? m->d : NULL;
 }
 
-void mcd_master_raise(struct mcd_master *m, uint64_t token)
+bool mcd_master_raise(struct mcd_master *m, uint64_t token)
 {
+    if (token - m->token >= JUMP_MAX) {
+        mcd_log_limited(MCD_LOG_WARNING,
+                        "store: an agent says that it has seen a leader with token %llu, which "
+                        "none can have had: its table of objects is damaged",
+                        (unsigned long long)token);
+        return false;
+    }
     mcd_log_limited(
         MCD_LOG_WARNING,
         "store: an agent has seen a leader with token %llu, this one's is %llu: taking a "
         "greater one",
         (unsigned long long)token, (unsigned long long)m->token);
     m->stats.raised++;
-    if (m->elects) {
+    if (m->elects)
         mcm_lead_raise(m->agent->cluster->meta, token);
-        return;
-    }
-    step_down(m);
-    if (step_up(m, token + 1) == 0)
-        tell_catalog(m, own_address(m), m->token);
+    else if (token > m->raise)
+        m->raise = token;
+    mcd_master_soon(m);
+    return true;
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
@@ -289,7 +347,7 @@ static bool of_this_reign(struct mcd_master *m, const struct mcd_asker *who, uin
         return true;
     m->stats.fenced++;
     if (token > m->token)
-        mcd_master_raise(m, token);
+        (void)mcd_master_raise(m, token);
     mcd_master_reply(m, who, MCS_FENCED, NULL);
     return false;
 }
@@ -330,10 +388,11 @@ bool mcd_master_on_message(struct mcd_master *m, struct mcd_peer *p,
 {
     struct mcd_asker who = {.peer = p, .header = *h};
     ProtobufCMessage *q;
+    bool leads;
 
     if (m == NULL || h->reply || !is_ours(h->type))
         return false;
-    look(m);
+    leads = look(m);
     q = protobuf_c_message_unpack(descriptor_of(h->type), NULL, size, payload);
     if (q == NULL) {
         m->stats.malformed++;
@@ -341,10 +400,12 @@ bool mcd_master_on_message(struct mcd_master *m, struct mcd_peer *p,
         return true;
     }
     m->stats.requests++;
-    if (m->d == NULL)
+    m->busy++;
+    if (!leads)
         not_here(m, &who);
     else if (h->type == MCD_WIRE_STORE_JOIN || of_this_reign(m, &who, token_of(h->type, q)))
         handle(m, &who, q);
+    m->busy--;
     protobuf_c_message_free_unpacked(q, NULL);
     mcd_master_soon(m);
     return true;
@@ -373,6 +434,9 @@ static void note_members(struct mcd_master *m, uint64_t now)
     size_t size = 0;
     FILE *out;
 
+    if (m->unsure && mco_directory_rebuilding(m->d, now))
+        return; /* the next leader would take these for all */
+    m->unsure = false;
     if (members == m->members)
         return;
     out = open_memstream(&text, &size);
@@ -396,18 +460,20 @@ void mcd_master_poll(struct mcd_master *m)
 
     if (m == NULL)
         return;
-    look(m);
+    (void)look(m);
     now = mcd_now_ns(); /* not before a reign that has just begun */
+    m->busy++;
     if (m->d != NULL) {
         /* what agents have said meanwhile has not been read yet */
         if (m->polled != 0 && now - m->polled > STILL_NS)
             mco_directory_stood_still(m->d, now - m->polled);
         more = mco_directory_tick(m->d, now);
-        more |= mcd_jobs_poll(m, now);
+        more |= mcd_jobs_poll(m);
         mcd_orders_send(m, now);
         mcd_waitings_poll(m, now);
         note_members(m, now);
     }
+    m->busy--;
     m->polled = now;
     mcd_alarm_set(m->agent, &m->alarm, now + (more ? MCD_MASTER_MS : POLL_NS));
 }

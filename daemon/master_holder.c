@@ -148,8 +148,12 @@ void mcd_master_on_join(struct mcd_master *m, const struct mcd_asker *who, const
         return;
     }
     if (q->token > m->token) {
-        mcd_master_raise(m, q->token);
-        refuse_join(m, who, MCS_NO_DIRECTORY, "it has seen a later leader; join again");
+        if (mcd_master_raise(m, q->token))
+            refuse_join(m, who, MCS_NO_DIRECTORY, "it has seen a later leader; join again");
+        else
+            refuse_join(m, who, MCS_PROTOCOL,
+                        "it has seen a token that no leader can have had; its table of objects is "
+                        "damaged, drop it");
         return;
     }
     memcpy(h.address, address, strlen(address) + 1); /* both were seen to fit */

@@ -71,6 +71,9 @@ struct mcd_master {
     struct mcd_alarm alarm;
     bool elects;       /* by etcd */
     bool told_catalog; /* who leads */
+    bool unsure;       /* the metadata has forgotten who has objects */
+    unsigned busy; /* with a message, or the clock: what comes from inside must not end the reign */
+    uint64_t raise; /* a token that is to be exceeded, as soon as it is not busy; 0: none */
     char leader[MCD_ADDRESS_TEXT_MAX];
     uint64_t leader_token;
     struct mco_directory *d; /* NULL: it does not lead */
@@ -91,8 +94,8 @@ void mcd_master_reply(struct mcd_master *m, const struct mcd_asker *who, uint32_
                       const ProtobufCMessage *answer);
 /* Looks at everything soon. */
 void mcd_master_soon(struct mcd_master *m);
-/* Somebody has seen a token that is not below this leader's. */
-void mcd_master_raise(struct mcd_master *m, uint64_t token);
+/* Somebody has seen a token that is not below this leader's. False: no leader can have had that one. */
+bool mcd_master_raise(struct mcd_master *m, uint64_t token);
 /* When an answer is wanted at the latest, ns. */
 uint64_t mcd_master_deadline(const struct mcd_wire_header *h);
 
@@ -135,7 +138,7 @@ void mcd_master_on_remove_many(struct mcd_master *m, const struct mcd_asker *who
                                const Mcd__StoreRemove *q);
 void mcd_master_on_list(struct mcd_master *m, const struct mcd_asker *who, const Mcd__StoreList *q);
 /* True: there is more to do at once. */
-bool mcd_jobs_poll(struct mcd_master *m, uint64_t now);
+bool mcd_jobs_poll(struct mcd_master *m);
 void mcd_jobs_end(struct mcd_master *m, const struct mcd_peer *peer, bool everybody);
 
 #endif

@@ -26,7 +26,7 @@ struct found {
     struct mco_found_at *at;
     uint64_t *tokens, *sequences, *sizes;
     uint32_t *crcs, *holders;
-    uint8_t *status, *nholders;
+    uint8_t *status, *nholders, *away;
     char **hosts;
     uint32_t *host_of; /* by holder: its place in hosts and one more; 0: none */
 };
@@ -45,6 +45,7 @@ static void find_answer(struct mcd_master *m, const struct mcd_asker *who, struc
         f->sizes[i] = o->size;
         f->crcs[i] = o->crc;
         f->nholders[i] = o->nholders;
+        f->away[i] = o->naway;
         for (unsigned k = 0; k < o->nholders; k++) {
             uint32_t *host = &f->host_of[o->holders[k]];
 
@@ -59,6 +60,7 @@ static void find_answer(struct mcd_master *m, const struct mcd_asker *who, struc
     a.token = m->token;
     a.status = bytes_of(f->status, n);
     a.nholders = bytes_of(f->nholders, n);
+    a.away = bytes_of(f->away, n);
     a.n_version_token = a.n_version_sequence = a.n_size = a.n_crc = n;
     a.version_token = f->tokens;
     a.version_sequence = f->sequences;
@@ -87,7 +89,7 @@ void mcd_master_on_find(struct mcd_master *m, const struct mcd_asker *who, const
     size_t each = sizeof(struct mco_key) + 1 +
                   (exist ? 0
                          : sizeof(struct mco_found_at) + 3 * sizeof(uint64_t) + sizeof(uint32_t) +
-                               MCS_REPLICAS_MAX * sizeof(uint32_t) + 1);
+                               MCS_REPLICAS_MAX * sizeof(uint32_t) + 2);
     size_t hosts = exist ? 0 : MCO_HOLDERS_MAX * (sizeof(char *) + sizeof(uint32_t));
     struct found f = {0};
     uint8_t *memory;
@@ -119,6 +121,7 @@ void mcd_master_on_find(struct mcd_master *m, const struct mcd_asker *who, const
         f.holders = f.crcs + n;
         f.status = (uint8_t *)(f.holders + (size_t)n * MCS_REPLICAS_MAX);
         f.nholders = f.status + n;
+        f.away = f.nholders + n;
         mco_directory_find(m->d, f.keys, (size_t)n, mcd_now_ns(), f.at);
         find_answer(m, who, &f, (size_t)n);
     }

@@ -38,6 +38,7 @@ struct mcd_walk_job {
     bool failed;             /* no memory */
     /* removals */
     bool force;
+    struct removed_key *seen; /* REGEX: keys that are still to be matched */
     struct removed_key *found, *open, **open_end;
     uint32_t nfound, nopen;
     uint64_t removed, in_use;
@@ -57,6 +58,10 @@ static void job_free(struct mcd_walk_job *j)
 
     if (j->check != NULL)
         j->check->done = NULL;
+    while ((k = j->seen) != NULL) {
+        j->seen = k->next;
+        free(k);
+    }
     while ((k = j->found) != NULL) {
         j->found = k->next;
         free(k);
@@ -152,16 +157,19 @@ static void print_object(struct mcd_master *m, FILE *out, const struct mco_key *
 
 /* ---- walks -------------------------------------------------------------------------------------- */
 
-static bool wanted(struct mcd_walk_job *j, const struct mco_key *key)
+/* But for the pattern: a key may take milliseconds of it, and the walk is not interrupted within a shard. */
+static bool wanted(const struct mcd_walk_job *j, const struct mco_key *key)
 {
-    switch ((enum mcs_objects)j->what) {
-    case MCS_OBJECTS_ALL:
+    if (j->what == MCS_OBJECTS_ALL || j->match != NULL)
         return true;
-    case MCS_OBJECTS_REGEX:
-        return mco_match(j->match, key->bytes, key->length);
-    default:
-        return key->length >= j->length && memcmp(key->bytes, j->text, j->length) == 0;
-    }
+    return key->length >= j->length && memcmp(key->bytes, j->text, j->length) == 0;
+}
+
+static void note_found(struct mcd_walk_job *j, struct removed_key *k)
+{
+    k->next = j->found;
+    j->found = k;
+    j->nfound++;
 }
 
 static bool note_one(void *context, const struct mco_key *key, const struct mco_found_at *f)
@@ -179,10 +187,29 @@ static bool note_one(void *context, const struct mco_key *key, const struct mco_
     }
     k->length = key->length;
     memcpy(k->bytes, key->bytes, key->length);
-    k->next = j->found;
-    j->found = k;
-    j->nfound++;
+    if (j->match == NULL) {
+        note_found(j, k);
+    } else {
+        k->next = j->seen;
+        j->seen = k;
+    }
     return true;
+}
+
+/* As many as there is time for; one in any case. */
+static void match_seen(struct mcd_walk_job *j, uint64_t end)
+{
+    struct removed_key *k;
+
+    while ((k = j->seen) != NULL && !mco_match_gave_up(j->match)) {
+        j->seen = k->next;
+        if (mco_match(j->match, k->bytes, k->length))
+            note_found(j, k);
+        else
+            free(k);
+        if (mcd_now_ns() >= end)
+            break;
+    }
 }
 
 static bool list_one(void *context, const struct mco_key *key, const struct mco_found_at *f)
@@ -299,20 +326,31 @@ static bool is_list(const struct mcd_walk_job *j)
     return j->what == MCS_OBJECTS_LIST;
 }
 
+static bool walked(const struct mcd_walk_job *j)
+{
+    return j->cursor == UINT64_MAX && j->seen == NULL;
+}
+
 static bool may_walk(const struct mcd_walk_job *j)
 {
-    return j->cursor != UINT64_MAX && j->nopen < OPEN_MAX && j->check == NULL;
+    return !walked(j) && j->nopen < OPEN_MAX && j->check == NULL;
 }
 
 /* True: it is over, and answered. */
-static bool job_step(struct mcd_master *m, struct mcd_walk_job *j, uint64_t now)
+static bool job_step(struct mcd_master *m, struct mcd_walk_job *j, uint64_t end)
 {
+    uint64_t now = mcd_now_ns();
+
     if (!is_list(j))
         see_dropped(m, j, now);
-    if (may_walk(j) && !j->more) {
-        mco_directory_walk(m->d, j->tenant, MCO_NO_HOLDER, &j->cursor,
-                           is_list(j) ? list_one : note_one, j);
-        take_found(m, j, now);
+    if (may_walk(j) && !j->more && now < end) {
+        if (j->seen == NULL)
+            mco_directory_walk(m->d, j->tenant, MCO_NO_HOLDER, &j->cursor,
+                               is_list(j) ? list_one : note_one, j);
+        if (j->match != NULL)
+            match_seen(j, end);
+        if (j->seen == NULL)
+            take_found(m, j, now);
     }
     if (j->match != NULL && mco_match_gave_up(j->match)) {
         removed_answer(m, j, MCS_INVALID_ARGUMENT,
@@ -327,7 +365,7 @@ static bool job_step(struct mcd_master *m, struct mcd_walk_job *j, uint64_t now)
             removed_answer(m, j, MCS_NO_MEMORY, "no memory for the keys; some are removed");
         return true;
     }
-    if (j->cursor == UINT64_MAX && j->open == NULL && j->check == NULL) {
+    if (walked(j) && j->open == NULL && j->check == NULL) {
         if (!is_list(j)) {
             removed_answer(m, j, MCS_OK, "");
         } else {
@@ -350,17 +388,25 @@ static bool job_step(struct mcd_master *m, struct mcd_walk_job *j, uint64_t now)
     return true;
 }
 
-bool mcd_jobs_poll(struct mcd_master *m, uint64_t now)
+bool mcd_jobs_poll(struct mcd_master *m)
 {
-    struct mcd_walk_job **link = &m->jobs, *j;
-    uint64_t end = now + STEP_NS;
+    struct mcd_walk_job **link = &m->jobs, *j = m->jobs;
+    uint64_t end = mcd_now_ns() + STEP_NS;
     bool more = false;
 
+    if (j != NULL && j->next != NULL) { /* another one comes first each time */
+        m->jobs = j->next;
+        while (*link != NULL)
+            link = &(*link)->next;
+        *link = j;
+        j->next = NULL;
+        link = &m->jobs;
+    }
     while ((j = *link) != NULL) {
         bool over = false;
 
         do
-            over = job_step(m, j, mcd_now_ns());
+            over = job_step(m, j, end);
         while (!over && may_walk(j) && mcd_now_ns() < end);
         if (over) {
             *link = j->next;
@@ -413,7 +459,8 @@ static struct mcd_walk_job *job_create(struct mcd_master *m, const struct mcd_as
         job_free(j);
         return NULL;
     }
-    memcpy(j->text, text.data, text.len);
+    if (text.len != 0)
+        memcpy(j->text, text.data, text.len);
     j->length = text.len;
     return j;
 }

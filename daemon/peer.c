@@ -362,6 +362,8 @@ static void supersede(struct mcd_peer *p, struct mcd_peer *q)
     mcd_openings_move(p, q);
     drop_dial(p);
     mcd_alarm_clear(c->agent, &p->timer);
+    if (p->state == MCD_PEER_UP) /* it was silent, and nobody has seen its connection end */
+        mcd_peer_went(p);
     set_state(p, MCD_PEER_DEFUNCT);
     p->status = MCS_STALE;
     snprintf(p->text, sizeof(p->text), "its agent was replaced");

@@ -120,7 +120,7 @@ static void add_value(struct mcm_service *s, struct mcm_text *t, uint64_t base)
 struct holders {
     char (*all)[MCM_ADDRESS_MAX];
     size_t n, room;
-    bool failed;
+    bool failed, members;
 };
 
 static void add_holder(struct holders *h, const char *address, size_t size)
@@ -155,6 +155,7 @@ static void take_holders(struct mcm_service *s, struct holders *h, const struct 
         add_holder(h, rest + 8, strlen(rest + 8));
     if (strcmp(rest, "members") != 0)
         return;
+    h->members = true;
     for (const char *line = kv->value, *end; line && *line; line = *end ? end + 1 : end) {
         end = strchrnul(line, '\n');
         add_holder(h, line, (size_t)(end - line));
@@ -185,6 +186,7 @@ static void listed(struct mcm_service *s, struct mcm_call *c)
     free(s->lead.holders);
     s->lead.holders = h.all;
     s->lead.nholders = h.n;
+    s->lead.members = h.members;
     l->noted = s->lead.note_new; /* what was to be noted was so in an earlier reign */
     pthread_mutex_unlock(&s->lock);
     l->leading = true;

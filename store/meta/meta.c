@@ -410,6 +410,18 @@ size_t mcm_lead_holders(struct mcm *m, char (**out)[MCM_ADDRESS_MAX])
     return n;
 }
 
+bool mcm_lead_noted(struct mcm *m)
+{
+    bool noted;
+
+    if (m->backend != MCM_ETCD)
+        return false;
+    pthread_mutex_lock(&m->service->lock);
+    noted = m->service->lead.members;
+    pthread_mutex_unlock(&m->service->lock);
+    return noted;
+}
+
 void mcm_lead_note(struct mcm *m, const char *lines)
 {
     char *copy = m->backend == MCM_ETCD ? strdup(lines) : NULL;

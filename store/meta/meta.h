@@ -97,7 +97,7 @@ struct mcm_leader {
     uint64_t token;                /* greater than that of every leader before */
     bool mine;                     /* this agent leads, */
     uint64_t
-        until; /* and until then (ms of CLOCK_MONOTONIC) no other can: look at the clock first, always */
+        until; /* and until then (ms of CLOCK_BOOTTIME) no other can: look at the clock first, always */
 };
 
 struct mcm;
@@ -145,6 +145,8 @@ void mcm_lead_raise(struct mcm *m, uint64_t token);
  * the leader before has noted. Their number; *out is an array to be freed, NULL when there are none. */
 size_t mcm_lead_holders(struct mcm *m, char (**out)[MCM_ADDRESS_MAX]);
 
+/* Whether there was such a note when the lead was taken: none, and an earlier leader, is an etcd that was emptied. */
+bool mcm_lead_noted(struct mcm *m);
 /* While this agent leads: addresses, a line each, that the next leader is to know. Kept without a lease, in PREFIX/store/members. */
 void mcm_lead_note(struct mcm *m, const char *lines);
 

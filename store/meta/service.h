@@ -126,6 +126,7 @@ struct mcm_service {
         struct mcm_leader known;
         char (*holders)[MCM_ADDRESS_MAX];
         size_t nholders;
+        bool members;      /* a leader before has noted some */
         char *note;        /* what the members' key is to be; NULL: nothing is wanted */
         uint64_t note_new; /* counts its changes */
     } lead;
@@ -149,7 +150,7 @@ struct mcm_service {
     bool in_step, down;
 };
 
-/* CLOCK_MONOTONIC in ms: steps of the wall clock move no deadline here. */
+/* CLOCK_BOOTTIME in ms: steps of the wall clock move no deadline here, and leases run out while the host is suspended, too. */
 uint64_t mcm_now(void);
 
 /* Options are checked (a sentence in error). The thread runs from here to mcm_service_stop(). */

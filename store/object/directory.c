@@ -68,9 +68,10 @@ void mco_directory_expect(struct mco_directory *d, const char *address)
     memset(x, 0, sizeof(*x));
     strncpy(x->address, address, sizeof(x->address) - 1);
     for (uint32_t i = 0; i < d->nmembers; i++)
-        if (d->members[i] != NULL && d->members[i]->told &&
-            strcmp(d->members[i]->info.address, x->address) == 0)
-            x->heard = true;
+        if (d->members[i] != NULL && strcmp(d->members[i]->info.address, x->address) == 0) {
+            x->joined = true;
+            x->heard |= d->members[i]->told;
+        }
 }
 
 void mco_directory_expected(struct mco_directory *d)
@@ -108,7 +109,7 @@ uint64_t mco_directory_members(struct mco_directory *d, uint64_t now,
     for (size_t i = 0; i < d->nexpected && now - d->created < d->o.gone_ns; i++) {
         const struct mco_expected *x = &d->expected[i];
 
-        if (x->heard || mco_directory_holder_named(d, x->address) != MCO_NO_HOLDER)
+        if (x->heard || x->joined)
             continue;
         sum += mco_key_hash(1, x->address, (uint32_t)strlen(x->address));
         if (each != NULL)
@@ -180,7 +181,8 @@ static uint32_t place(struct mco_directory *d)
         if (h == NULL)
             return i;
         if (h->state == MCO_HOLDER_GONE && h->objects == 0 && h->due[0].first == NULL &&
-            h->due[1].first == NULL && h->nmoves == 0 && h->scan == 0 && h->scans == 0 && !h->told)
+            h->due[1].first == NULL && h->nmoves == 0 && h->puts == 0 && h->scan == 0 &&
+            h->scans == 0 && !h->told)
             return i;
     }
     return MCO_NO_HOLDER;
@@ -210,6 +212,7 @@ static void replaced(struct mco_directory *d, const struct mco_holder *by)
             continue;
         mco_puts_undo(d, i);
         mco_duties_again(d, h, true);
+        mco_duties_void(d, h);
         mco_holder_gone(d, h);
     }
 }
@@ -219,6 +222,7 @@ uint32_t mco_directory_join(struct mco_directory *d, const struct mco_holder *in
 {
     uint32_t i = mco_directory_holder(d, info->identity);
     struct mco_member *h = mco_member(d, i);
+    struct mco_expected *x;
     bool again;
 
     if (h == NULL) {
@@ -237,6 +241,9 @@ uint32_t mco_directory_join(struct mco_directory *d, const struct mco_holder *in
         h->ordered =
             info->draining; /* what an earlier leader has ordered; from here on this one's word counts */
         replaced(d, info);
+        x = expected(d, info->address);
+        if (x != NULL)
+            x->joined = true;
     }
     again = h->info.life != info->life || h->state == MCO_HOLDER_GONE;
     if (h->info.life != info->life)

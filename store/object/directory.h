@@ -103,7 +103,7 @@ bool mco_directory_rebuilding(const struct mco_directory *d, uint64_t now);
 
 struct mco_found_at {
     uint8_t status; /* OK, NOT_FOUND, REBUILDING; PEER_UNREACHABLE: all its holders are away */
-    uint8_t nholders;
+    uint8_t nholders, naway; /* those that are here; that are silent */
     struct mco_version version;
     uint64_t size;
     uint32_t crc;

@@ -4,11 +4,13 @@
 
 #include <stdlib.h>
 
-#define STEP 4096u         /* entries of a pass in one call */
-#define STEP_SHARDS 128u   /* the same */
-#define COPIES_MAX 16384u  /* that are wanted at a time: a pass waits beyond */
-#define MOVES_MAX 256u     /* off one holder */
-#define DRAIN_NS 500000000 /* between two passes for one holder */
+#define STEP 4096u                   /* entries of a pass in one call */
+#define STEP_SHARDS 128u             /* the same */
+#define COPIES_MAX 16384u            /* that are wanted at a time: a pass waits beyond */
+#define MOVES_MAX 256u               /* off one holder */
+#define DRAIN_NS 500000000           /* between two passes for one holder */
+#define LACK_NS UINT64_C(1000000000) /* until copies without a place are tried again */
+#define LACK_MAX_NS (60 * LACK_NS)
 
 static void states(struct mco_directory *d, uint64_t now)
 {
@@ -106,7 +108,7 @@ static bool pass_entry(void *context, struct mco_directory *d, struct mco_entry 
     sweep(d, e);
     if (e->nholders != 0) {
         move_off(d, e);
-        if (d->repairs && e->nholders < e->copies)
+        if (d->repairs && e->nholders < e->copies && e->size < d->no_room)
             mco_duties_place(d, e, MCO_NO_HOLDER);
     }
     return mco_entry_settle(d, e);
@@ -132,8 +134,11 @@ static bool pass_begins(struct mco_directory *d, uint64_t now)
         wanted |= h->scans != 0;
     }
     d->repairs = d->repair && d->rebuilt;
-    if (d->repairs)
+    if (d->repairs) {
         d->repair = d->lacking = false;
+        d->placed_before = d->placed;
+        d->no_room = UINT64_MAX;
+    }
     d->scan_at = 0;
     return wanted;
 }
@@ -158,6 +163,23 @@ static bool pass(struct mco_directory *d, uint64_t now)
     return d->scanning;
 }
 
+/* Copies for which there was no place: others have room again some time. Ever more seldom, as long as it leads to nothing. */
+static void lacks(struct mco_directory *d, uint64_t now)
+{
+    if (!d->lacking || d->scanning || d->repair || !d->rebuilt)
+        return;
+    if (d->lack_at == 0) {
+        d->lack_ns = d->placed != d->placed_before ? LACK_NS : d->lack_ns * 2;
+        d->lack_ns = d->lack_ns < LACK_NS       ? LACK_NS
+                     : d->lack_ns > LACK_MAX_NS ? LACK_MAX_NS
+                                                : d->lack_ns;
+        d->lack_at = now + d->lack_ns;
+    } else if (now >= d->lack_at) {
+        d->lack_at = 0;
+        d->repair = true;
+    }
+}
+
 bool mco_directory_tick(struct mco_directory *d, uint64_t now)
 {
     bool more;
@@ -169,6 +191,7 @@ bool mco_directory_tick(struct mco_directory *d, uint64_t now)
     states(d, now);
     old_puts(d, now);
     mco_duties_late(d, now);
+    lacks(d, now);
     more = pass(d, now);
     mco_graves_trim(d);
     return more;

@@ -88,12 +88,13 @@ struct mco_member {
     uint64_t objects, marked;         /* entries that name it; those of this turn */
     struct mco_list due[2], given[2]; /* copies and moves; drops */
     uint64_t ngiven[2], nmoves;       /* nmoves: duties that pull from it for a drain */
+    uint64_t puts;                    /* that it has under way */
     uint64_t drain_at;                /* when a drain looks again */
 };
 
 struct mco_expected {
     char address[MCO_TEXT_MAX];
-    bool heard;
+    bool joined, heard;
 };
 
 struct mco_directory {
@@ -108,6 +109,10 @@ struct mco_directory {
     bool expected_all, rebuilt;
     bool repair, repairs; /* wanted from the next pass on; in this one */
     bool lacking;         /* there was no place for some copy */
+    uint64_t lack_at,
+        lack_ns; /* when that is tried again, and how long after the last time; 0: not set */
+    uint64_t placed, placed_before; /* copies that got a place; before this pass */
+    uint64_t no_room;               /* in this pass: nobody has room for so many bytes */
     struct mco_opened *oldest, *newest;
     struct mco_entry **grave;
     uint64_t grave_size, grave_first, grave_count;
@@ -178,6 +183,8 @@ struct mco_duty *mco_duty_of(const struct mco_entry *e, uint32_t holder, unsigne
 void mco_duties_late(struct mco_directory *d, uint64_t now);
 /* Who gets one more copy, or MCO_NO_HOLDER. */
 uint32_t mco_place(const struct mco_directory *d, const struct mco_entry *e, uint32_t but);
+/* Its memory is no more: it has nothing to drop. */
+void mco_duties_void(struct mco_directory *d, struct mco_member *h);
 /* Drops that only holders which are away would have to do are forgotten: those drop all up to then when they come. False: others
  * are to drop it, too. */
 bool mco_duties_forget(struct mco_directory *d, struct mco_entry *e);

@@ -46,6 +46,9 @@ static void fill(const struct mco_directory *d, const struct mco_entry *e, struc
             if (mco_here(d, e->holders[i] & MCO_SLOT_HOLDER) &&
                 !(e->holders[i] & MCO_SLOT_DISK) == !disk)
                 f->holders[f->nholders++] = e->holders[i] & MCO_SLOT_HOLDER;
+    for (int i = 0; i < e->nholders; i++)
+        if (d->members[e->holders[i] & MCO_SLOT_HOLDER]->state == MCO_HOLDER_AWAY)
+            f->naway++;
 }
 
 void mco_directory_find(struct mco_directory *d, const struct mco_key *keys, size_t n, uint64_t now,
@@ -111,6 +114,7 @@ static bool put_open(struct mco_directory *d, struct mco_entry *e, uint32_t writ
         d->oldest = p;
     d->newest = p;
     e->put = p;
+    d->members[writer]->puts++;
     d->stats.puts_open++;
     return true;
 }
@@ -128,6 +132,7 @@ void mco_put_over(struct mco_directory *d, struct mco_entry *e)
     else
         d->newest = p->before;
     e->put = NULL;
+    d->members[p->writer]->puts--;
     d->stats.puts_open--;
     free(p);
 }
@@ -136,7 +141,7 @@ void mco_puts_undo(struct mco_directory *d, uint32_t writer)
 {
     struct mco_opened *p, *after;
 
-    for (p = d->oldest; p != NULL; p = after) {
+    for (p = d->oldest; p != NULL && d->members[writer]->puts != 0; p = after) {
         after = p->after;
         if (p->writer != writer)
             continue;
@@ -388,11 +393,16 @@ unsigned mco_directory_missing(struct mco_directory *d, const struct mco_key *ke
 
 static void there(struct mco_directory *d, uint32_t holder, const struct mco_report *r)
 {
+    const struct mco_version newest = {d->o.token, d->sequence};
     struct mco_entry *e = mco_entry_find(d, &r->key);
     const struct mco_duty *y;
     bool fits = true;
     int order;
 
+    if (mco_version_compare(&r->version, &newest) > 0) {
+        d->stats.refused++; /* no leader has given it: nobody loses a true one for it */
+        return;
+    }
     if (e == NULL) {
         e = mco_entry_make(d, &r->key);
         if (e == NULL) {

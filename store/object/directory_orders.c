@@ -112,7 +112,9 @@ void mco_duty_drop(struct mco_directory *d, struct mco_entry *e, uint32_t holder
     struct mco_duty *y = mco_duty_of(e, holder, MCO_ORDER_DROP);
 
     if (y == NULL) {
-        add(d, e, MCO_ORDER_DROP, holder, MCO_NO_HOLDER, upto);
+        if (add(d, e, MCO_ORDER_DROP, holder, MCO_NO_HOLDER, upto) == NULL)
+            d->members[holder]->told =
+                false; /* no memory: it tells everything, and is ordered then */
         return;
     }
     if (mco_version_compare(upto, &y->since) < 0)
@@ -169,6 +171,18 @@ void mco_duties_again(struct mco_directory *d, struct mco_member *h, bool away)
         mco_duty_end(d, y);
         mco_entry_settle(d, e);
         d->repair = true;
+    }
+}
+
+void mco_duties_void(struct mco_directory *d, struct mco_member *h)
+{
+    struct mco_duty *y;
+    struct mco_entry *e;
+
+    while ((y = h->due[DROPS].first) != NULL) {
+        e = y->e;
+        mco_duty_end(d, y);
+        mco_entry_settle(d, e);
     }
 }
 
@@ -237,6 +251,7 @@ static void copy_to(struct mco_directory *d, struct mco_entry *e, uint32_t holde
         return;
     }
     y->tries = tries;
+    d->placed++;
     d->members[holder]->info.used += e->size; /* until it says itself what it uses */
 }
 
@@ -248,6 +263,15 @@ bool mco_duty_move(struct mco_directory *d, struct mco_entry *e, uint32_t from, 
         return false;
     d->members[to]->info.used += e->size;
     return true;
+}
+
+static bool room_anywhere(const struct mco_directory *d, uint64_t size)
+{
+    bool any = false;
+
+    for (uint32_t i = 0; i < d->nmembers && !any; i++)
+        any = d->members[i] != NULL && fits(d->members[i], size);
+    return any;
 }
 
 void mco_duties_place(struct mco_directory *d, struct mco_entry *e, uint32_t preferred)
@@ -270,6 +294,8 @@ void mco_duties_place(struct mco_directory *d, struct mco_entry *e, uint32_t pre
         at = mco_place(d, e, MCO_NO_HOLDER);
         if (at == MCO_NO_HOLDER) {
             d->lacking = true;
+            if (e->size < d->no_room && !room_anywhere(d, e->size))
+                d->no_room = e->size;
             return;
         }
         copy_to(d, e, at, 0);

@@ -80,12 +80,22 @@ static bool grow(struct mco_directory *d, struct mco_shard *s)
     return true;
 }
 
+static void forget_oldest(struct mco_directory *d);
+
+static bool is_full(const struct mco_directory *d)
+{
+    return d->o.keys_max != 0 && d->stats.keys >= d->o.keys_max;
+}
+
 struct mco_entry *mco_entry_make(struct mco_directory *d, const struct mco_key *key)
 {
     struct mco_shard *s = &d->shards[SHARD(key->hash)];
     struct mco_entry *e;
 
-    if (d->o.keys_max != 0 && d->stats.keys >= d->o.keys_max)
+    /* what is only remembered makes way for what is there */
+    for (unsigned n = 0; is_full(d) && d->grave_count != 0 && n < 64; n++)
+        forget_oldest(d);
+    if (is_full(d))
         return NULL;
     if (s->count + 1 > s->size / 4 * 3 && !grow(d, s))
         return NULL;
@@ -175,25 +185,28 @@ void mco_entry_bury(struct mco_directory *d, struct mco_entry *e)
     e->flags |= MCO_ENTRY_GRAVE;
 }
 
+static void forget_oldest(struct mco_directory *d)
+{
+    struct mco_entry *e = d->grave[d->grave_first];
+
+    d->grave_first = (d->grave_first + 1) & (d->grave_size - 1);
+    d->grave_count--;
+    e->flags &= (uint8_t)~MCO_ENTRY_GRAVE;
+    if (e->nholders != 0 || e->put != NULL)
+        return; /* it lives again; it is buried again when that is over */
+    if (!mco_duties_forget(d, e)) {
+        mco_entry_bury(d, e);
+        return;
+    }
+    raise_floor(d, e);
+    e->flags &= (uint8_t)~MCO_ENTRY_EARLIER;
+    mco_entry_settle(d, e);
+}
+
 void mco_graves_trim(struct mco_directory *d)
 {
-    struct mco_entry *e;
-
-    for (unsigned n = 0; d->grave_count > d->o.graves_max && n < 64; n++) {
-        e = d->grave[d->grave_first];
-        d->grave_first = (d->grave_first + 1) & (d->grave_size - 1);
-        d->grave_count--;
-        e->flags &= (uint8_t)~MCO_ENTRY_GRAVE;
-        if (e->nholders != 0 || e->put != NULL)
-            continue; /* it lives again; it is buried again when that is over */
-        if (!mco_duties_forget(d, e)) {
-            mco_entry_bury(d, e);
-            continue;
-        }
-        raise_floor(d, e);
-        e->flags &= (uint8_t)~MCO_ENTRY_EARLIER;
-        mco_entry_settle(d, e);
-    }
+    for (unsigned n = 0; d->grave_count > d->o.graves_max && n < 64; n++)
+        forget_oldest(d);
 }
 
 void mco_shard_each(struct mco_directory *d, uint32_t shard,

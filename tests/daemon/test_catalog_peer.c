@@ -20,8 +20,11 @@ struct holder {
     unsigned recalls;
     bool silent; /* does not answer recalls */
     unsigned joins;
-    bool drained; /* what it is told as its leader's word, */
-    bool says_so; /* and what it has said at its last join */
+    bool drained;   /* what it is told as its leader's word, */
+    bool says_so;   /* and what it has said at its last join */
+    uint64_t token; /* the leader's, 0: LEADER */
+    uint8_t away;   /* it says that so many more have what it is asked for */
+    unsigned finds;
     unsigned ends, removals;
     uint8_t says; /* of a key that is to be written */
     unsigned answers;
@@ -67,7 +70,7 @@ static void on_join(struct holder *x, const struct mcd_wire_header *h, const uin
     x->joins++;
     x->says_so = q->draining;
     mcd__store_join__free_unpacked(q, NULL);
-    a.token = LEADER;
+    a.token = x->token != 0 ? x->token : LEADER;
     a.beat_ms = 10;
     a.draining = x->drained;
     a.report = x->wants;
@@ -128,6 +131,34 @@ static void on_remove(struct holder *x, const struct mcd_wire_header *h)
     ag_raw_answer(&x->raw, h, MCS_OK, &a.base);
 }
 
+/* It has it itself, it says as the leader; and as the holder that it has it not. */
+static void on_find(struct holder *x, const struct mcd_wire_header *h)
+{
+    Mcd__StoreFound a = MCD__STORE_FOUND__INIT;
+    uint8_t status = MCS_OK, one = 1;
+    char *hosts[] = {(char *)(uintptr_t) "127.0.0.1:9"};
+    uint32_t at = 0;
+
+    x->finds++;
+    a.token = LEADER;
+    a.status = (ProtobufCBinaryData){.data = &status, .len = 1};
+    a.nholders = (ProtobufCBinaryData){.data = &one, .len = 1};
+    a.away = (ProtobufCBinaryData){.data = &x->away, .len = 1};
+    a.holders = &at;
+    a.hosts = hosts;
+    a.n_holders = a.n_hosts = 1;
+    ag_raw_answer(&x->raw, h, MCS_OK, &a.base);
+}
+
+static void on_lease(struct holder *x, const struct mcd_wire_header *h)
+{
+    Mcd__StoreLeased a = MCD__STORE_LEASED__INIT;
+    uint8_t status = MCS_NOT_FOUND;
+
+    a.status = (ProtobufCBinaryData){.data = &status, .len = 1};
+    ag_raw_answer(&x->raw, h, MCS_OK, &a.base);
+}
+
 static void on_request(struct ag_raw *r, const struct mcd_wire_header *h, const uint8_t *m,
                        size_t size)
 {
@@ -143,6 +174,10 @@ static void on_request(struct ag_raw *r, const struct mcd_wire_header *h, const 
         on_report(x, h, m, size);
     if (h->type == MCD_WIRE_STORE_REMOVE)
         on_remove(x, h);
+    if (h->type == MCD_WIRE_STORE_FIND)
+        on_find(x, h);
+    if (h->type == MCD_WIRE_STORE_LEASE)
+        on_lease(x, h);
     if (h->type == MCD_WIRE_OPEN)
         ag_raw_answer(r, h, MCS_NOT_FOUND, NULL); /* it has no store */
     if (h->type != MCD_WIRE_STORE_RECALL)
@@ -283,6 +318,13 @@ static uint32_t lease(struct holder *x, const char *const *keys, unsigned n, uin
     return status;
 }
 
+/* From now on the other agent is known to lead, and joined. */
+static void led(struct holder *x)
+{
+    mcd_catalog_leader(x->st.catalog, "127.0.0.1:9", LEADER, NULL);
+    until(x, x->joins != 0);
+}
+
 static void order_drop(struct holder *x, const char *key, uint64_t token, uint64_t upto)
 {
     Mcd__StoreOrder m = MCD__STORE_ORDER__INIT;
@@ -334,6 +376,7 @@ Test(catalog_peer, a_drop_is_confirmed_when_who_leases_it_has_forgotten_it)
     Mcd__StoreLeased *m;
 
     init(&x);
+    led(&x);
     put(&x, "k", 4);
     order_drop(&x, "k", 5, 3);
     until(&x, x.raw.last.id == x.next_id);
@@ -363,6 +406,7 @@ Test(catalog_peer, a_lease_that_nobody_gives_back_runs_out)
     uint64_t begun;
 
     init(&x);
+    led(&x);
     put(&x, "k", 4);
     begun = mcd_now_ns();
     cr_assert_eq(lease(&x, keys, 1, 300, &m), MCS_OK);
@@ -381,6 +425,8 @@ Test(catalog_peer, orders_of_a_former_leader_are_refused)
     struct holder x;
 
     init(&x);
+    x.token = 9;
+    led(&x);
     put(&x, "k", 4);
     order_drop(&x, "none", 9, 4);
     until(&x, x.raw.last.id == x.next_id);
@@ -407,6 +453,7 @@ Test(catalog_peer, each_key_of_an_order_has_its_result)
     char key[8];
 
     init(&x);
+    led(&x);
     put(&x, "k3", 4);
     for (unsigned i = 0; i < 8; i++) {
         snprintf(key, sizeof(key), "k%u", i);
@@ -445,6 +492,67 @@ Test(catalog_peer, each_key_of_an_order_has_its_result)
     cr_assert(!is_there(&x, "k3"));
     mcd__store_done__free_unpacked(done, NULL);
     mcd_names_free(&names);
+    fini(&x);
+}
+
+/* Whatever token it has. */
+Test(catalog_peer, orders_of_who_does_not_lead_are_refused)
+{
+    struct mcd_catalog_stats s;
+    struct holder x;
+
+    init(&x);
+    put(&x, "k", 4);
+    order_drop(&x, "k", UINT64_MAX, 4);
+    until(&x, x.raw.last.id == x.next_id);
+    cr_assert_eq(x.raw.last.status, MCS_FENCED, "nobody leads");
+    mcd_catalog_leader(x.st.catalog, "127.0.0.1:8", LEADER, NULL);
+    order_drop(&x, "k", UINT64_MAX, 4);
+    until(&x, x.raw.last.id == x.next_id);
+    cr_assert_eq(x.raw.last.status, MCS_FENCED, "another leads");
+    cr_assert(is_there(&x, "k"));
+    cr_assert_lt(mco_token(x.st.objects), UINT64_MAX);
+    mcd_catalog_get_stats(x.st.catalog, &s);
+    cr_assert_eq(s.fenced, 2u);
+    fini(&x);
+}
+
+static void asked(struct mcd_catalog *c, struct mcd_ask *a)
+{
+    (void)c;
+    *(bool *)a->context = true;
+}
+
+/* What is there, as its leader says. */
+static uint8_t exists(struct holder *x, uint8_t away)
+{
+    struct mcd_ask_key k = {.key = mco_key(TENANT, "k", 1), .status = MCS_BUSY};
+    bool over = false;
+    struct mcd_ask a = {.kind = MCD_ASK_EXIST,
+                        .keys = &k,
+                        .n = 1,
+                        .tenant = TENANT,
+                        .lease_ms = 1000,
+                        .deadline = mcd_now_ns() + UINT64_C(10000000000),
+                        .context = &over};
+
+    x->away = away;
+    x->finds = 0;
+    cr_assert_eq(mcd_op_begin(x->st.catalog, &a, NULL, asked), 0);
+    until(x, over);
+    cr_assert_neq(x->finds, 0u);
+    return k.status;
+}
+
+/* Whoever has it still may be one that is silent: what is here is not all. */
+Test(catalog_peer, not_found_is_said_when_all_were_heard)
+{
+    struct holder x;
+
+    init(&x);
+    led(&x);
+    cr_assert_eq(exists(&x, 0), MCS_NOT_FOUND);
+    cr_assert_eq(exists(&x, 1), MCS_PEER_UNREACHABLE);
     fini(&x);
 }
 
@@ -612,6 +720,7 @@ Test(catalog_peer, nonsense_is_refused_and_counted)
     uint64_t before;
 
     init(&x);
+    led(&x);
     put(&x, "k", 4);
     before = x.g.cluster->wire_stats.malformed;
     for (unsigned i = 0; i <= MCD_NAMES_KEYS; i++)

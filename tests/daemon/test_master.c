@@ -257,6 +257,41 @@ Test(master, messages_of_another_reign_are_fenced)
     world_destroy(x);
 }
 
+/* A token that no leader can have had is damage: who says that he has seen it must not end the reign of all. */
+Test(master, tokens_out_of_all_reach_are_not_believed)
+{
+    struct world *x = world_create();
+    uint64_t before = token(x);
+    Mcd__StoreFind q = MCD__STORE_FIND__INIT;
+
+    all_here(x);
+    cr_assert_eq(join_as(x, 1, 2, 1, UINT64_MAX), MCS_PROTOCOL);
+    cr_assert_neq(joined(x, 1)->error[0], '\0');
+    cr_assert_eq(join_as(x, 1, 2, 1, before + (UINT64_C(1) << 48)), MCS_PROTOCOL);
+    q.token = UINT64_MAX - 1;
+    cr_assert_eq(world_ask(x, 0, MCD_WIRE_STORE_FIND, &q.base, &mcd__store_found__descriptor),
+                 MCS_FENCED);
+    cr_assert_eq(token(x), before);
+    put(x, 0, "k");
+    world_destroy(x);
+}
+
+/* What comes from inside while the leader is at something must not take the directory away under it. */
+Test(master, a_reign_ends_between_messages_alone)
+{
+    struct world *x = world_create();
+    uint64_t before = token(x);
+
+    all_here(x);
+    x->master->busy++;
+    cr_assert_eq(join_as(x, 1, 2, 1, before + 10), MCS_NO_DIRECTORY);
+    cr_assert_eq(token(x), before);
+    x->master->busy--;
+    world_run(x);
+    cr_assert_gt(token(x), before + 10);
+    world_destroy(x);
+}
+
 Test(master, nonsense_costs_an_answer)
 {
     struct world *x = world_create();
@@ -532,6 +567,53 @@ Test(master, removals_by_pattern)
     cr_assert_eq(found(x, 2)->status.data[0], MCS_OK);
     cr_assert_eq(find(x, 2, "b/22", MCD_WIRE_STORE_EXIST), MCS_OK);
     cr_assert_eq(found(x, 2)->status.data[0], MCS_NOT_FOUND);
+    world_destroy(x);
+}
+
+/* Keys that lie in one shard of the directory, and cost a pattern much. */
+static void slow_keys(struct world *x, unsigned n)
+{
+    struct mco_directory *d = mcd_master_directory(x->master);
+    uint32_t holder = mcd_joined_of(x->master, &x->agents[0].peer)->holder;
+    char text[120];
+
+    memset(text, 'a', sizeof(text));
+    for (unsigned i = 0; n != 0; i++) {
+        struct mco_start s = {.size = 100, .replicas = 1, .preferred = MCO_NO_HOLDER};
+        struct mco_report r = {.size = 100, .there = true, .copies = 1};
+        struct mco_started out;
+        uint8_t status;
+
+        snprintf(text, sizeof(text), "%08u", i);
+        memset(text + 8, 'a', sizeof(text) - 9);
+        s.key = r.key = mco_key(WORLD_TENANT, text, sizeof(text) - 1);
+        if (s.key.hash >> 52 != 0x123)
+            continue;
+        mco_directory_start(d, holder, &s, 1, mcd_now_ns(), &out);
+        cr_assert_eq(out.status, MCS_OK);
+        r.version = out.version;
+        mco_directory_end(d, holder, &r, 1, mcd_now_ns(), &status);
+        cr_assert_eq(status, MCS_OK);
+        n--;
+    }
+}
+
+/* A pattern may cost milliseconds a key: the control thread has other things to do between keys. */
+Test(master, a_slow_pattern_holds_nobody_up)
+{
+    struct world *x = world_create();
+    unsigned rounds = 0;
+
+    all_here(x);
+    slow_keys(x, 1000);
+    remove_many(x, 2, MCS_OBJECTS_REGEX, "^[0-9]{8}(a*)(a*)(a*)(?:b|c)", 60000);
+    for (; !x->agents[2].answered; rounds++) {
+        cr_assert_lt(rounds, 100000u);
+        world_run(x);
+    }
+    cr_assert_eq(x->agents[2].reply.status, MCS_OK);
+    cr_assert_eq(((const Mcd__StoreRemoved *)x->agents[2].answer)->removed, 0);
+    cr_assert_gt(rounds, 2u);
     world_destroy(x);
 }
 

@@ -122,7 +122,7 @@ static void leader(const char *id)
     struct timespec now;
 
     mcm_lead_get(meta, &l);
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(CLOCK_BOOTTIME, &now);
     mcm_text_add(&t, "{\"id\":");
     mcm_text_quoted(&t, id);
     mcm_text_add(&t, ",\"address\":");

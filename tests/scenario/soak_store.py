@@ -81,7 +81,7 @@ class Worker:
         elif op == "exist":
             result, = c.objects(EXIST, [key])
         else:
-            result, = c.objects(REMOVE, [key], flags=FORCE)
+            result, = c.objects(REMOVE, [key], flags=self.rng.choice([FORCE, 0]))
         return result
 
     def round(self, c, at):
