@@ -143,7 +143,7 @@ static void print_object(struct mcd_master *m, FILE *out, const struct mco_key *
             ",\"tenant\":%llu,\"size\":%llu,\"crc32c\":\"%08x\",\"version\":%llu,"
             "\"status\":\"%s\",\"hosts\":[",
             (unsigned long long)key->tenant, (unsigned long long)f->size, f->crc,
-            (unsigned long long)((f->version.token << 40) + f->version.sequence),
+            (unsigned long long)mco_version_number(&f->version),
             f->status == MCS_OK ? "here" : "away");
     for (unsigned i = 0; i < f->nholders; i++) {
         const struct mco_holder *h = mco_directory_holder_at(m->d, f->holders[i]);

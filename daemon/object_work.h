@@ -186,10 +186,10 @@ void mcd_object_awake(struct mcd_engine *g, struct mcd_object *r);
 bool mcd_object_ask(struct mcd_engine *g, struct mcd_object *r, struct mcd_window *w);
 uint64_t mcd_object_deadline_ns(const struct mcd_engine *g, const struct mcd_object *r);
 void mcd_object_end_item(struct mcd_item *it, enum mcs_status status);
-/* A version in one number: grows from one life of a key to the next. */
+/* A version in one number. */
 static inline uint64_t mcd_version_word(const struct mco_version *v)
 {
-    return (v->token << 40) + v->sequence;
+    return mco_version_number(v);
 }
 static inline void mcd_object_pay(uint64_t *budget, uint64_t cost)
 {

@@ -62,7 +62,7 @@ void mcd_json_key(FILE *out, const void *bytes, size_t length)
 
 void mcd_json_version(FILE *out, const struct mco_version *v)
 {
-    fprintf(out, "\"version\":%" PRIu64, (v->token << 40) + v->sequence);
+    fprintf(out, "\"version\":%" PRIu64, mco_version_number(v));
 }
 
 void mcd_store_tenant_name(const struct mcd_config *c, uint64_t id, char out[MCD_TENANT_NAME_MAX])

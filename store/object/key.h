@@ -37,4 +37,11 @@ static inline int mco_version_compare(const struct mco_version *a, const struct 
     return a->sequence < b->sequence ? -1 : a->sequence > b->sequence;
 }
 
+/* One number that clients see. It grows from life to life of a key until a token, which with etcd is a revision, or the puts
+ * of one leader reach 2^32. */
+static inline uint64_t mco_version_number(const struct mco_version *v)
+{
+    return (v->token << 32) + v->sequence;
+}
+
 #endif

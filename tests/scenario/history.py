@@ -36,7 +36,7 @@ class Operation:
 
     def __repr__(self):
         return f"{self.begin:.3f}-{self.end:.3f} {self.id} {self.op} on host {self.host}: status {self.status}, " \
-               f"version {self.version >> 40}.{self.version & (1 << 40) - 1}, value {self.value}"
+               f"version {self.version >> 32}.{self.version & (1 << 32) - 1}, value {self.value}"
 
 
 def read(folder):
