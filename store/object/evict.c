@@ -15,6 +15,8 @@
 #define GOING 4u         /* times as much as one needs is on its way to disk for all that wait */
 #define DRAIN_STEP 64u   /* objects taken out of an extent at a time */
 #define DRAIN_LOOKS 16384u
+#define DRAIN_PROBE                                                                                \
+    8192u /* ranges of one extent: if so many could go, all the others are tried, too */
 #define DRAIN_NS UINT64_C(2000000000)
 #define STARVING_NS UINT64_C(1000000000)
 #define SOME 256u /* objects that upkeep looks at in a call */
@@ -39,15 +41,15 @@ static bool may_go_alone(struct mco_store *s, uint32_t n, uint64_t now, bool sof
     return may;
 }
 
-/* With all of its group. */
-static bool may_go(struct mco_store *s, uint32_t n, uint64_t now, bool soft)
+/* With all of its group, whose members count as looks. */
+static bool may_go(struct mco_store *s, uint32_t n, uint64_t now, bool soft, unsigned *looks)
 {
     const struct mco_group *g;
 
     if (!may_go_alone(s, n, now, soft))
         return false;
     g = mco_group_of(s, mco_record_at(s, n));
-    for (uint32_t i = 0; g != NULL && i < g->count; i++)
+    for (uint32_t i = 0; g != NULL && i < g->count; i++, (*looks)++)
         if (!may_go_alone(s, g->members[i], now, soft))
             return false;
     return true;
@@ -229,16 +231,19 @@ static enum gone dig(struct mco_store *s, const struct hole *h, uint64_t now, bo
     return res;
 }
 
-/* Finds who is to go for `need` bytes in one piece, and lets them go. *held: some are held, but not for long. */
+/* Finds who is to go for `need` bytes in one piece, and lets them go. *held: some are held, but not for long. *more: there
+ * may be others, whom the next call comes to. */
 static enum gone make_hole(struct mco_store *s, struct mco_arena *a, uint64_t need, uint64_t now,
-                           bool soft, bool *held, struct mco_after *after)
+                           bool soft, bool *held, bool *more, struct mco_after *after)
 {
-    struct mco_policy_entry *e = NULL;
+    struct mco_policy_entry *e = a->resume[soft];
     struct hole best = {.bytes = UINT64_MAX};
-    unsigned looks = 0, choices = 0, steps = ALL_STEPS;
+    unsigned looks = 0, members = 0, choices = 0, steps = ALL_STEPS;
+    const struct mco_group *group, *stays = NULL; /* the one that was last seen to stay */
+    bool passed = a->held[soft];
     uint32_t best_copies = 0;
 
-    while (choices < CHOICES && looks++ < CANDIDATES && steps > 0 &&
+    while (choices < CHOICES && looks++ < CANDIDATES && members < 4 * MCO_GROUP_MAX && steps > 0 &&
            (e = a->ops->next(a->policy, e)) != NULL) {
         uint32_t n = mco_entry_number(s, e), copies;
         struct hole h;
@@ -247,8 +252,10 @@ static enum gone make_hole(struct mco_store *s, struct mco_arena *a, uint64_t ne
             continue; /* an empty one */
         if (s->spaces[s->nodes[mco_record_at(s, n)->node].space].drains)
             continue;
-        if (!may_go(s, n, now, soft)) {
-            *held = *held || is_held_shortly(s, n);
+        group = mco_group_of(s, mco_record_at(s, n));
+        if ((group != NULL && group == stays) || !may_go(s, n, now, soft, &members)) {
+            stays = group;
+            passed = passed || is_held_shortly(s, n);
             continue;
         }
         h = hole_at(s, n, need, now, soft, &steps);
@@ -272,15 +279,16 @@ static enum gone make_hole(struct mco_store *s, struct mco_arena *a, uint64_t ne
         if (h.objects > 1 && h.bytes <= 2 * mco_rounded(need))
             break;
     }
-    if (looks >= CANDIDATES)
-        *held = true; /* there may be more */
+    *more = !best.good && e != NULL;
+    a->resume[soft] = *more ? e : NULL;
+    a->held[soft] = *more && passed;
+    *held = *held || passed;
     return best.good ? dig(s, &best, now, soft, after) : STAYS;
 }
 
 /* Lets so many bytes go, wherever they are. Returns how many went. */
 static uint64_t make_bytes(struct mco_store *s, struct mco_arena *a, uint64_t bytes, unsigned most,
-                           uint64_t now, bool soft, bool drop, bool *on_way,
-                           struct mco_after *after)
+                           uint64_t now, bool soft, bool *on_way, struct mco_after *after)
 {
     struct mco_policy_entry *e = a->policy == NULL ? NULL : a->ops->next(a->policy, NULL);
     uint64_t freed = 0;
@@ -291,9 +299,10 @@ static uint64_t make_bytes(struct mco_store *s, struct mco_arena *a, uint64_t by
         uint32_t n = mco_entry_number(s, e);
         uint64_t before = s->stats.used;
 
-        if (may_go(s, n, now, soft)) {
+        /* an empty one gives none */
+        if (mco_record_at(s, n)->node != MCO_NONE && may_go(s, n, now, soft, &looks)) {
             bool grouped = (mco_record_at(s, n)->flags & MCO_GROUPED) != 0;
-            enum gone gone = evict(s, n, now, soft, drop, after);
+            enum gone gone = evict(s, n, now, soft, false, after);
 
             *on_way = *on_way || gone == ON_ITS_WAY;
             freed += before - s->stats.used;
@@ -310,35 +319,44 @@ static uint64_t make_bytes(struct mco_store *s, struct mco_arena *a, uint64_t by
 
 /* ---- extents of others ------------------------------------------------------------------------------- */
 
-static void drain_more(struct mco_store *s, uint64_t now, struct mco_after *after)
+/* True: some went. */
+static bool drain_more(struct mco_store *s, uint64_t now, struct mco_after *after)
 {
-    uint32_t objects[DRAIN_STEP], count = 0;
+    uint32_t objects[DRAIN_STEP], count = 0, before;
+    unsigned looks = 0;
     struct mco_space *sp;
 
     if (s->drains == MCO_NONE)
-        return;
+        return false;
     sp = &s->spaces[s->drains];
-    if (sp->count != 0 && now > s->drain_until) {
+    before = sp->count;
+    if (before < s->drain_left)
+        s->drain_until = now + DRAIN_NS;
+    s->drain_left = before;
+    if (before != 0 && now > s->drain_until) {
         s->drains = MCO_NONE; /* somebody stays in it */
         mco_space_drain(s, sp, false);
-        return;
+        return false;
     }
-    for (uint32_t node = sp->first; node != MCO_NONE && count < DRAIN_STEP;
+    for (uint32_t node = sp->first; node != MCO_NONE && count < DRAIN_STEP && looks++ < DRAIN_LOOKS;
          node = s->nodes[node].right)
-        if (s->nodes[node].object != MCO_NONE && may_go(s, s->nodes[node].object, now, true))
+        if (s->nodes[node].object != MCO_NONE &&
+            may_go(s, s->nodes[node].object, now, true, &looks))
             objects[count++] = s->nodes[node].object;
-    for (uint32_t i = 0; i < count && after->places < MCO_PLACES; i++)
-        if (mco_record_at(s, objects[i])->node != MCO_NONE && may_go(s, objects[i], now, true))
+    for (uint32_t i = 0; i < count && after->places < MCO_PLACES && looks < 2 * DRAIN_LOOKS; i++)
+        if (mco_record_at(s, objects[i])->node != MCO_NONE &&
+            may_go(s, objects[i], now, true, &looks))
             (void)evict(s, objects[i], now, true, false, after);
     if (s->drains != MCO_NONE && sp->count == 0)
         mco_extent_empty(s, sp, after);
+    return sp->count < before;
 }
 
-static bool goes_soon(struct mco_store *s, uint32_t n, uint64_t now)
+static bool goes_soon(struct mco_store *s, uint32_t n, uint64_t now, unsigned *looks)
 {
     const struct mco_record *r = mco_record_at(s, n);
 
-    return may_go(s, n, now, true) || is_held_shortly(s, n) ||
+    return may_go(s, n, now, true, looks) || is_held_shortly(s, n) ||
            (r->pins == 0 && (r->flags & MCO_HARD) == 0 && (r->marks & MCO_GUARDED) == 0 &&
             mcs_load_relaxed(&r->lease_until) < now + DRAIN_NS); /* partner: mco_lease() */
 }
@@ -347,15 +365,17 @@ static bool goes_soon(struct mco_store *s, uint32_t n, uint64_t now)
 static bool can_drain(struct mco_store *s, const struct mco_space *sp, uint64_t now,
                       unsigned *looks)
 {
-    for (uint32_t node = sp->first; node != MCO_NONE; node = s->nodes[node].right) {
+    uint32_t node = sp->hard == 0 ? sp->first : MCO_NONE;
+
+    for (unsigned i = 0; node != MCO_NONE && i < DRAIN_PROBE; i++, node = s->nodes[node].right) {
         uint32_t n = s->nodes[node].object;
 
         if (++*looks > DRAIN_LOOKS)
             return false;
-        if (n != MCO_NONE && !goes_soon(s, n, now))
+        if (n != MCO_NONE && !goes_soon(s, n, now, looks))
             return false;
     }
-    return true;
+    return sp->hard == 0;
 }
 
 static uint64_t extents_of(const struct mco_tenant *t)
@@ -431,7 +451,8 @@ static bool drain_one(struct mco_store *s, struct mco_arena *from, unsigned *loo
     mco_space_drain(s, sp, true);
     s->drains = (uint32_t)(sp - s->spaces);
     s->drain_until = now + DRAIN_NS;
-    drain_more(s, now, after);
+    s->drain_left = sp->count;
+    (void)drain_more(s, now, after);
     return true;
 }
 
@@ -514,14 +535,13 @@ static enum mcs_status make_limit(struct mco_store *s, struct mco_arena *a, uint
     for (unsigned soft = 0; soft < 2 && freed < over && !on_way; soft++)
         for (unsigned k = 0; k < 2 && freed < over; k++)
             freed += make_bytes(s, &t->arenas[k == 0 ? a->open : !a->open], over - freed, SOME, now,
-                                soft != 0, false, &on_way, after);
+                                soft != 0, &on_way, after);
     if (freed >= over || (freed != 0 && !on_way))
         return MCS_OK;
     return on_way ? MCS_BUSY : MCS_LIMIT;
 }
 
-/* Do readers leave soon, of what is found no more? */
-static bool leaves_soon(struct mco_store *s)
+bool mco_leaves_soon(struct mco_store *s)
 {
     unsigned looks = 0;
 
@@ -531,8 +551,6 @@ static bool leaves_soon(struct mco_store *s)
             return true;
     return false;
 }
-
-static void sweep(struct mco_store *s, uint64_t now, struct mco_after *after);
 
 /* Are extents on their way back to the owner, or from it to be had again, that will do? */
 static bool returns(const struct mco_store *s, const struct mco_arena *a, uint64_t need,
@@ -559,7 +577,7 @@ enum mcs_status mco_make_space(struct mco_store *s, struct mco_arena *a, uint64_
 {
     uint64_t need = mco_rounded(size), used = s->stats.used;
     enum gone gone = STAYS;
-    bool held = false;
+    bool held = false, more = false;
 
     mcs_store_relaxed(&s->waiting, 1u);
     mcs_fence_full(); /* partner: mco_unpin(): one of us sees what the other did */
@@ -572,14 +590,15 @@ enum mcs_status mco_make_space(struct mco_store *s, struct mco_arena *a, uint64_
         starve(s, a, now);
         return MCS_BUSY;
     }
-    sweep(s, now, after);
+    mco_sweep(s, now, after);
     if (s->stats.used < used)
         return MCS_OK;
-    drain_more(s, now, after);
+    (void)drain_more(s, now, after);
     if (a->going >= GOING * need && !mco_disk_stalls(s, now))
         return MCS_BUSY; /* it is being seen to */
-    for (unsigned soft = 0; soft < 2 && gone == STAYS; soft++)
-        gone = make_hole(s, a, need, now, soft != 0, &held, after);
+    for (unsigned soft = 0; soft < 2 && gone == STAYS && !more; soft++)
+        gone = make_hole(s, a, need, now, soft != 0, &held, &more, after);
+    held = held || more;
     /* who has less than others grows beside that */
     if (gone != GONE || (s->drains == MCO_NONE && s->tenants_used > 1 && giver(s, a) != NULL &&
                          giver(s, a)->tenant != a->tenant)) {
@@ -592,42 +611,20 @@ enum mcs_status mco_make_space(struct mco_store *s, struct mco_arena *a, uint64_
     if (gone == GONE)
         return MCS_OK;
     if (gone == ON_ITS_WAY || held || (a->writing != 0 && !a->open) || after->offloads != 0 ||
-        leaves_soon(s))
+        mco_leaves_soon(s))
         return MCS_BUSY;
     return MCS_NO_SPACE;
 }
 
-enum mcs_status mco_make_record(struct mco_store *s, struct mco_arena *a, uint64_t now,
-                                struct mco_after *after)
+bool mco_let_go(struct mco_store *s, uint32_t n, uint64_t now, bool soft, unsigned *looks,
+                struct mco_after *after)
 {
-    uint64_t before = s->table.records_used;
-    bool on_way = false;
-
-    sweep(s, now, after);
-    if (s->on_disk.next != &s->on_disk && after->places < MCO_PLACES) {
-        s->stats.evictions++;
-        mco_leave(s, mco_entry_number(s, s->on_disk.next), MCO_EVICTED, now, after);
-    }
-    for (unsigned soft = 0; soft < 2 && s->table.records_used >= before; soft++) {
-        struct mco_arena *most = a;
-
-        (void)make_bytes(s, a, UINT64_MAX, 1, now, soft != 0, true, &on_way, after);
-        for (uint32_t i = 0; i < s->tenants_size; i++)
-            for (unsigned k = 0; k < 2 && s->tenants[i] != NULL; k++)
-                if (s->tenants[i]->arenas[k].ordered > most->ordered)
-                    most = &s->tenants[i]->arenas[k];
-        if (s->table.records_used >= before)
-            (void)make_bytes(s, most, UINT64_MAX, 1, now, soft != 0, true, &on_way, after);
-    }
-    if (s->table.records_used < before)
-        return MCS_OK;
-    return a->writing != 0 || leaves_soon(s) ? MCS_BUSY : MCS_NO_SPACE;
+    return may_go(s, n, now, soft, looks) && evict(s, n, now, soft, true, after) == GONE;
 }
 
 /* ---- upkeep ------------------------------------------------------------------------------------------------ */
 
-/* Those whose readers and leases have gone. */
-static void sweep(struct mco_store *s, uint64_t now, struct mco_after *after)
+void mco_sweep(struct mco_store *s, uint64_t now, struct mco_after *after)
 {
     struct mco_policy_entry *e = s->leaving.next;
 
@@ -684,8 +681,8 @@ static bool shrink(struct mco_store *s, uint64_t now, struct mco_after *after)
         s->evicting = false;
     a = s->evicting ? largest(s) : NULL;
     for (unsigned soft = 0; a != NULL && soft < 2 && freed == 0 && !on_way; soft++)
-        freed = make_bytes(s, a, s->stats.used - low, DRAIN_STEP / 2, now, soft != 0, false,
-                           &on_way, after);
+        freed =
+            make_bytes(s, a, s->stats.used - low, DRAIN_STEP / 2, now, soft != 0, &on_way, after);
     return s->evicting && freed != 0 && !on_way;
 }
 
@@ -722,7 +719,7 @@ static void tell_of_stalls(struct mco_store *s, uint64_t now)
 bool mco_upkeep(struct mco_store *s, uint64_t now)
 {
     struct mco_after after;
-    bool more = true;
+    bool more = true, drains;
 
     mco_table_ahead(s);
     tell_of_stalls(s, now);
@@ -730,14 +727,14 @@ bool mco_upkeep(struct mco_store *s, uint64_t now)
         mco_after_init(&after);
         after.background = true;
         mco_lock(&s->lock);
-        sweep(s, now, &after);
-        drain_more(s, now, &after);
+        mco_sweep(s, now, &after);
+        drains = drain_more(s, now, &after);
         shed(s, now, &after);
         mco_count_leases(s, now);
         s->waited = (i > 0 && s->waited) ||
                     mcs_load_relaxed(&s->waiting) != 0; /* partner: mco_make_space() */
         mco_space_freed(s, &after); /* leases have run out, what was refused may be there now */
-        more = shrink(s, now, &after);
+        more = shrink(s, now, &after) || drains;
         if (s->starving != NULL && now >= s->starving_until)
             s->starving = NULL;
         mco_unlock(&s->lock);

@@ -17,6 +17,7 @@ static void hit(struct mco_store *s, uint32_t n, uint64_t hash, const struct mco
         return;
     a = mco_arena_of(s, n);
     a->tenant->hits++;
+    mco_step_over(a, &s->entries[n]);
     a->ops->hit(a->policy, &s->entries[n], hint);
 }
 

@@ -72,46 +72,6 @@ static int grow(struct mco_groups *g)
     return 0;
 }
 
-struct mco_group *mco_group_of(struct mco_store *s, const struct mco_record *r)
-{
-    return (r->flags & MCO_GROUPED) == 0 ? NULL : find(s->groups, r->tenant, mco_record_group(r));
-}
-
-int mco_group_add(struct mco_store *s, uint32_t n)
-{
-    const struct mco_record *r = mco_record_at(s, n);
-    struct mco_groups *g = s->groups;
-    struct mco_group *x;
-
-    if ((r->flags & MCO_GROUPED) == 0)
-        return 0;
-    x = mco_group_of(s, r);
-    if (x == NULL) {
-        if (g->used * 2 >= g->size && grow(g) != 0)
-            return -ENOMEM;
-        x = calloc(1, sizeof(*x));
-        if (x == NULL)
-            return -ENOMEM;
-        x->tenant = r->tenant;
-        x->hash = mco_record_group(r);
-        put(g, x);
-        g->used++;
-        g->bytes += sizeof(*x);
-    }
-    if (x->count == x->room) {
-        uint32_t room = x->room == 0 ? 4 : x->room * 2;
-        uint32_t *members = realloc(x->members, room * sizeof(*members));
-
-        if (members == NULL)
-            return -ENOMEM;
-        g->bytes += (room - x->room) * sizeof(*members);
-        x->members = members;
-        x->room = room;
-    }
-    x->members[x->count++] = n;
-    return 0;
-}
-
 static void drop(struct mco_groups *g, struct mco_group *x)
 {
     uint32_t i = place_of(g, x->tenant, x->hash);
@@ -131,13 +91,58 @@ static void drop(struct mco_groups *g, struct mco_group *x)
     free(x);
 }
 
+struct mco_group *mco_group_of(struct mco_store *s, const struct mco_record *r)
+{
+    return (r->flags & MCO_GROUPED) == 0 ? NULL : find(s->groups, r->tenant, mco_record_group(r));
+}
+
+int mco_group_add(struct mco_store *s, uint32_t n)
+{
+    const struct mco_record *r = mco_record_at(s, n);
+    struct mco_groups *g = s->groups;
+    struct mco_group *x;
+
+    if ((r->flags & MCO_GROUPED) == 0)
+        return 0;
+    x = mco_group_of(s, r);
+    if (x != NULL && x->count == MCO_GROUP_MAX)
+        return -ENOSPC;
+    if (x == NULL) {
+        if (g->used * 2 >= g->size && grow(g) != 0)
+            return -ENOMEM;
+        x = calloc(1, sizeof(*x));
+        if (x == NULL)
+            return -ENOMEM;
+        x->tenant = r->tenant;
+        x->hash = mco_record_group(r);
+        put(g, x);
+        g->used++;
+        g->bytes += sizeof(*x);
+    }
+    if (x->count == x->room) {
+        uint32_t room = x->room == 0 ? 4 : x->room * 2;
+        uint32_t *members = realloc(x->members, room * sizeof(*members));
+
+        if (members == NULL) {
+            if (x->count == 0)
+                drop(g, x);
+            return -ENOMEM;
+        }
+        g->bytes += (room - x->room) * sizeof(*members);
+        x->members = members;
+        x->room = room;
+    }
+    x->members[x->count++] = n;
+    return 0;
+}
+
 void mco_group_remove(struct mco_store *s, uint32_t n)
 {
     struct mco_group *x = mco_group_of(s, mco_record_at(s, n));
 
     if (x == NULL)
         return;
-    for (uint32_t i = 0; i < x->count; i++)
+    for (uint32_t i = x->count; i-- > 0;) /* who lets all of it go begins with the last */
         if (x->members[i] == n) {
             x->members[i] = x->members[--x->count];
             break;

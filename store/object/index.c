@@ -1,29 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * key -> object: shards by the upper bits of the hash, chains in buckets by the lower ones.  A shard grows bucket by
+ * key -> object: shards by the upper bits of the mixed hash, chains in buckets by the lower ones.  A shard grows bucket by
  * bucket (linear hashing), so that no insertion ever pays for all of it; its heads have address space for as many as can be.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 
 #include "internal.h"
 
 #define PAGE UINT64_C(4096)
 #define BUCKETS_MIN 16u
 
-static uint32_t bucket_of(const struct mco_shard *sh, uint64_t hash)
+static uint32_t bucket_of(const struct mco_store *s, const struct mco_shard *sh, uint64_t hash)
 {
-    uint32_t b = (uint32_t)hash & sh->mask;
+    uint32_t mixed = (uint32_t)mco_mixed(s, hash), b = mixed & sh->mask;
 
-    return b < sh->split ? (uint32_t)hash & (sh->mask * 2 + 1) : b;
+    return b < sh->split ? mixed & (sh->mask * 2 + 1) : b;
 }
 
 uint32_t mco_index_find(const struct mco_store *s, const struct mco_shard *sh,
                         const struct mco_key *key, unsigned states)
 {
-    uint32_t n = sh->heads[bucket_of(sh, key->hash)];
+    uint32_t n = sh->heads[bucket_of(s, sh, key->hash)];
 
     while (n != MCO_NONE &&
            (s->entries[n].hash != key->hash || (1u << mco_record_at(s, n)->state & states) == 0 ||
@@ -35,16 +36,18 @@ uint32_t mco_index_find(const struct mco_store *s, const struct mco_shard *sh,
 void mco_index_lives(const struct mco_store *s, const struct mco_shard *sh,
                      const struct mco_key *key, struct mco_lives *out)
 {
-    uint32_t n = sh->heads[bucket_of(sh, key->hash)];
+    uint32_t n = sh->heads[bucket_of(s, sh, key->hash)];
 
     out->sealed = out->writing = MCO_NONE;
+    out->others = 0;
     for (; n != MCO_NONE; n = s->table.next[n]) {
-        uint8_t state;
+        uint8_t state = mco_record_at(s, n)->state;
 
-        if (s->entries[n].hash != key->hash || !mco_record_is(s, n, key))
+        if (s->entries[n].hash != key->hash)
             continue;
-        state = mco_record_at(s, n)->state;
-        if (mco_is_sealed(state))
+        if (state == MCO_LEAVING || !mco_record_is(s, n, key))
+            out->others++;
+        else if (mco_is_sealed(state))
             out->sealed = n;
         else if (state == MCO_WRITING)
             out->writing = n;
@@ -59,7 +62,7 @@ static void split(struct mco_store *s, struct mco_shard *sh)
 
     while (n != MCO_NONE) {
         uint32_t next = s->table.next[n];
-        bool moves = ((uint32_t)s->entries[n].hash & (sh->mask * 2 + 1)) == to;
+        bool moves = ((uint32_t)mco_mixed(s, s->entries[n].hash) & (sh->mask * 2 + 1)) == to;
 
         s->table.next[n] = heads[moves];
         heads[moves] = n;
@@ -83,7 +86,7 @@ void mco_index_add(struct mco_store *s, struct mco_shard *sh, uint32_t n)
 
     if (sh->objects >= sh->buckets && sh->buckets < sh->max)
         split(s, sh);
-    b = bucket_of(sh, s->entries[n].hash);
+    b = bucket_of(s, sh, s->entries[n].hash);
     s->table.next[n] = sh->heads[b];
     mcs_store_relaxed(&sh->heads[b], n); /* partner: mco_index_head() */
     sh->objects++;
@@ -91,7 +94,7 @@ void mco_index_add(struct mco_store *s, struct mco_shard *sh, uint32_t n)
 
 void mco_index_remove(struct mco_store *s, struct mco_shard *sh, uint32_t n)
 {
-    uint32_t b = bucket_of(sh, s->entries[n].hash), at = sh->heads[b];
+    uint32_t b = bucket_of(s, sh, s->entries[n].hash), at = sh->heads[b];
 
     if (at == n) {
         mcs_store_relaxed(&sh->heads[b], s->table.next[n]); /* partner: mco_index_head() */
@@ -107,15 +110,19 @@ const uint32_t *mco_index_head(const struct mco_store *s, uint64_t hash)
 {
     const struct mco_shard *sh = mco_shard_of(s, hash);
     /* relaxed: partner: split(); whoever looks wants a line in the cache, and may be wrong */
-    uint32_t mask = mcs_load_relaxed(&sh->mask), b = (uint32_t)hash & mask;
+    uint32_t mask = mcs_load_relaxed(&sh->mask), mixed = (uint32_t)mco_mixed(s, hash);
+    uint32_t b = mixed & mask;
 
-    return &sh->heads[b < mcs_load_relaxed(&sh->split) ? (uint32_t)hash & (mask * 2 + 1) : b];
+    return &sh->heads[b < mcs_load_relaxed(&sh->split) ? mixed & (mask * 2 + 1) : b];
 }
 
 int mco_index_create(struct mco_store *s)
 {
     uint64_t max = s->table.max_records / MCO_SHARDS * 2 + BUCKETS_MIN * 4, each;
 
+    if (getrandom(&s->mixer, sizeof(s->mixer), 0) != (ssize_t)sizeof(s->mixer))
+        return -EIO;
+    s->mixer |= 1;
     each = (max * sizeof(uint32_t) + PAGE - 1) / PAGE * PAGE;
     s->heads_size = each * MCO_SHARDS;
     s->heads = mmap(NULL, s->heads_size, PROT_READ | PROT_WRITE,

@@ -9,7 +9,8 @@
  *   group.c    objects that go together
  *   object.c   begin, seal, abort, remove: an object's life
  *   find.c     pin, exist, leases
- *   evict.c    who goes, for want of space
+ *   evict.c    who goes, for want of space,
+ *   full.c     or of a record
  *   tier.c     to disk and back
  *   recover.c  what an earlier life has left
  *   walk.c     lists and figures
@@ -36,6 +37,9 @@
 #define MCO_EXTENTS_MAX (1u << 20)
 #define MCO_PLACES 64u /* on disk, dropped by one call */
 #define MCO_OFFLOADS 16u
+#define MCO_GROUP_MAX 4096u /* objects in a group: they go in one step */
+#define MCO_LIVES_MAX                                                                              \
+    256u /* objects of one hash, by other keys or lives that are still read: a lookup passes them all */
 #define MCO_SPOILED 32u /* keys whose asker is still to be told that they were damaged */
 
 /* ---- the table --------------------------------------------------------------------------- */
@@ -170,7 +174,8 @@ struct mco_space {
     uint32_t first, last; /* nodes; last: while it is filled anew */
     uint32_t record;
     uint64_t used;       /* bytes */
-    uint32_t count;      /* objects */
+    uint32_t count;      /* objects, */
+    uint32_t hard;       /* of them pinned hard */
     uint32_t prev, next; /* in the arena; next: of the unused */
     bool there;          /* mapped: else of an earlier life, not back yet */
     bool drains;         /* no new objects; its free ranges are in no bin */
@@ -193,11 +198,15 @@ struct mco_arena {
     uint64_t ordered;       /* objects in the policy */
     uint64_t writing;       /* by engines or in place */
     uint64_t going;         /* bytes on their way to disk, to be free then */
+    /* where a look for somebody to go has ended without one, soft pins passed by or not; NULL: it begins anew */
+    struct mco_policy_entry *resume[2];
+    bool held[2]; /* and has passed some by that are held for a short time */
 };
 
 struct mco_tenant {
     uint64_t tenant, limit;
-    uint64_t used; /* bytes, as rounded */
+    uint64_t used;    /* bytes, as rounded */
+    uint64_t records; /* of the table, those on disk and those that leave included */
     uint64_t objects, bytes, hits, misses, evictions, refused;
     struct mco_arena arenas[2]; /* closed, open */
 };
@@ -226,6 +235,7 @@ struct mco_store {
     struct mco_table table;
     struct mco_policy_entry *entries; /* of each record: what the policy keeps */
     struct mco_shard *shards;
+    uint64_t mixer; /* odd, random: nobody can tell which keys come to lie in one bucket */
     void *heads;
     size_t heads_size;
 
@@ -241,7 +251,8 @@ struct mco_store {
     uint32_t empty;           /* extents that nothing lies in, and that the owner was not told of */
     uint32_t extents, drains; /* drains: index of the extent that is being emptied, or NONE */
 
-    uint64_t drain_until;       /* ns: given up then */
+    uint64_t drain_until;       /* ns: given up then, if nothing goes any more */
+    uint32_t drain_left;        /* objects in it, when last looked at */
     uint64_t starving_until;    /* ns */
     struct mco_arena *starving; /* has less than its share, and waits for an extent */
     bool replicas;              /* some objects have other copies */
@@ -299,9 +310,17 @@ static inline uint32_t mco_entry_number(const struct mco_store *s, const struct 
     return (uint32_t)(e - s->entries);
 }
 
+/* Whoever chooses keys knows their hashes. */
+static inline uint64_t mco_mixed(const struct mco_store *s, uint64_t hash)
+{
+    uint64_t h = hash * s->mixer;
+
+    return h ^ h >> 32;
+}
+
 static inline struct mco_shard *mco_shard_of(const struct mco_store *s, uint64_t hash)
 {
-    return &s->shards[hash >> 56 & (MCO_SHARDS - 1)];
+    return &s->shards[mco_mixed(s, hash) >> 56 & (MCO_SHARDS - 1)];
 }
 
 /* Under the shard's lock. */
@@ -381,6 +400,7 @@ uint32_t mco_index_find(const struct mco_store *s, const struct mco_shard *sh,
 /* At most one of each kind; or MCO_NONE. */
 struct mco_lives {
     uint32_t sealed, writing;
+    uint32_t others; /* of the same hash: other keys, and lives that leave */
 };
 void mco_index_lives(const struct mco_store *s, const struct mco_shard *sh,
                      const struct mco_key *key, struct mco_lives *out);
@@ -396,10 +416,14 @@ uint64_t mco_index_bytes(const struct mco_store *s);
 /* ---- tenant.c */
 struct mco_tenant *mco_tenant_find(const struct mco_store *s, uint64_t tenant);
 struct mco_tenant *mco_tenant_get(struct mco_store *s, uint64_t tenant); /* NULL: no memory */
+/* Records that it may have at most: of the table what its limit is of the store. */
+uint64_t mco_tenant_records(const struct mco_store *s, const struct mco_tenant *t);
 /* Makes the arena's policy. 0 or -ENOMEM. */
 int mco_arena_ready(struct mco_store *s, struct mco_arena *a);
 void mco_tenants_free(struct mco_store *s);
 struct mco_arena *mco_arena_of(const struct mco_store *s, uint32_t n);
+/* It is about to leave its place in the policy's order, where a look may have ended. */
+void mco_step_over(struct mco_arena *a, struct mco_policy_entry *e);
 /* In and out of the policy. */
 void mco_order(struct mco_store *s, uint32_t n, const struct mco_hint *hint);
 void mco_unorder(struct mco_store *s, uint32_t n, bool evicted);
@@ -412,6 +436,7 @@ int mco_space_create(struct mco_store *s);
 void mco_space_destroy(struct mco_store *s);
 /* A range for object n. False: no hole is large enough. */
 bool mco_space_take(struct mco_store *s, struct mco_arena *a, uint64_t size, uint32_t n);
+/* after: NULL: nobody is told, nor an extent given back for it. */
 void mco_space_give(struct mco_store *s, uint32_t n, struct mco_after *after);
 /* For an extent that is filled anew, in rising order. */
 bool mco_space_take_at(struct mco_store *s, struct mco_space *sp, uint32_t offset, uint32_t units,
@@ -436,6 +461,7 @@ struct mco_group {
 };
 int mco_groups_create(struct mco_store *s);
 void mco_groups_destroy(struct mco_store *s);
+/* 0; -ENOMEM; -ENOSPC: it has as many as it may. */
 int mco_group_add(struct mco_store *s, uint32_t n);
 void mco_group_remove(struct mco_store *s, uint32_t n);
 struct mco_group *mco_group_of(struct mco_store *s, const struct mco_record *r);
@@ -501,8 +527,17 @@ enum mcs_status mco_make_space(struct mco_store *s, struct mco_arena *a, uint64_
 /* It alone, if nobody holds it; drop: not to disk. False: somebody does. */
 bool mco_evict_one(struct mco_store *s, uint32_t n, uint64_t now, bool drop,
                    struct mco_after *after);
-/* Makes room in the table. */
-enum mcs_status mco_make_record(struct mco_store *s, struct mco_arena *a, uint64_t now,
+/* With its group, if nobody holds one of it, and not to disk. False: it stays. looks: at members, are added. */
+bool mco_let_go(struct mco_store *s, uint32_t n, uint64_t now, bool soft, unsigned *looks,
+                struct mco_after *after);
+/* Those go whose readers and leases have gone. */
+void mco_sweep(struct mco_store *s, uint64_t now, struct mco_after *after);
+/* Do readers leave soon, of what is found no more? */
+bool mco_leaves_soon(struct mco_store *s);
+
+/* ---- full.c */
+/* Makes room in the table; own: the arena's tenant has its share, and one of it goes. OK: look again; BUSY, NO_SPACE, LIMIT. */
+enum mcs_status mco_make_record(struct mco_store *s, struct mco_arena *a, bool own, uint64_t now,
                                 struct mco_after *after);
 
 #endif

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An object's life: begun, sealed or undone, removed, replaced, gone. */
+#include <errno.h>
 #include <string.h>
 #include <time.h>
 
 #include "internal.h"
+
+#define ROUNDS                                                                                     \
+    64u /* of making room in the table for one object: a long key may need what many have */
 
 uint64_t mco_clock(void)
 {
@@ -202,6 +206,8 @@ static enum mcs_status may_write(struct mco_store *s, const struct mco_put *p, s
     }
     if (status == MCS_OK && lives.writing != MCO_NONE)
         status = MCS_IN_USE;
+    if (status == MCS_OK && lives.others >= MCO_LIVES_MAX)
+        status = MCS_LIMIT;
     mco_unlock(&sh->lock);
     return status;
 }
@@ -236,8 +242,6 @@ static void fill_record(struct mco_store *s, uint32_t n, const struct mco_put *p
     r->token = v.token;
     r->sequence = v.sequence;
     r->size = p->size;
-    r->flags |= (uint8_t)(((p->flags & MCS_OBJECT_HARD_PIN) != 0 ? MCO_HARD : 0u) |
-                          (p->open ? MCO_OPEN : 0u));
     if (p->soft_pin_until != 0)
         r->soft_pin = (uint32_t)((p->soft_pin_until >> MCO_SOFT_SHIFT) + 1);
     r->copies = 1;
@@ -263,6 +267,28 @@ enum mcs_status mco_take_space(struct mco_store *s, struct mco_arena *a, uint32_
     return status;
 }
 
+static enum mcs_status take_record(struct mco_store *s, const struct mco_put *p,
+                                   struct mco_arena *a, uint64_t now, uint32_t *n,
+                                   struct mco_after *after)
+{
+    enum mcs_status status = MCS_OK;
+    unsigned rounds = 0;
+
+    while (status == MCS_OK) {
+        bool own = a->tenant->records >= mco_tenant_records(s, a->tenant);
+
+        *n = own ? MCO_NONE : mco_record_new(s, &p->key, p->group);
+        if (*n != MCO_NONE)
+            break;
+        status = rounds++ < ROUNDS ? mco_make_record(s, a, own, now, after) : MCS_BUSY;
+    }
+    if (status == MCS_OK)
+        mco_record_at(s, *n)->flags |=
+            (uint8_t)(((p->flags & MCS_OBJECT_HARD_PIN) != 0 ? MCO_HARD : 0u) |
+                      (p->open ? MCO_OPEN : 0u));
+    return status;
+}
+
 static enum mcs_status begin(struct mco_store *s, const struct mco_put *p, uint64_t now,
                              struct mco_view *out, struct mco_after *after)
 {
@@ -270,7 +296,8 @@ static enum mcs_status begin(struct mco_store *s, const struct mco_put *p, uint6
     struct mco_tenant *t;
     struct mco_shard *sh;
     struct mco_arena *a;
-    uint32_t n;
+    uint32_t n = MCO_NONE;
+    int res;
 
     if (status != MCS_OK)
         return status;
@@ -280,17 +307,14 @@ static enum mcs_status begin(struct mco_store *s, const struct mco_put *p, uint6
     a = &t->arenas[p->open];
     if (mco_arena_ready(s, a) != 0)
         return MCS_NO_MEMORY;
-    n = mco_record_new(s, &p->key, p->group);
-    while (n == MCO_NONE) {
-        status = mco_make_record(s, a, now, after);
-        if (status != MCS_OK)
-            return status;
-        n = mco_record_new(s, &p->key, p->group);
-    }
+    status = take_record(s, p, a, now, &n, after);
+    if (status != MCS_OK)
+        return status;
     if (p->size != 0)
         status = mco_take_space(s, a, n, p->size, now, after);
-    if (status == MCS_OK && mco_group_add(s, n) != 0)
-        status = MCS_NO_MEMORY;
+    res = status == MCS_OK ? mco_group_add(s, n) : 0;
+    if (res != 0)
+        status = res == -ENOSPC ? MCS_LIMIT : MCS_NO_MEMORY;
     if (status != MCS_OK) {
         mco_space_give(s, n, after);
         mco_record_free(s, n);

@@ -197,8 +197,7 @@ static void keep(struct mco_store *s, uint32_t n, struct mco_recovered *out)
 }
 
 /* In rising age; of two of one key the later one stays. */
-static void enter(struct mco_store *s, uint32_t n, uint8_t *bytes, struct mco_recovered *out,
-                  struct mco_after *after)
+static void enter(struct mco_store *s, uint32_t n, uint8_t *bytes, struct mco_recovered *out)
 {
     struct mco_record *r = mco_record_at(s, n);
     struct mco_hint hint = {.position = MCO_POSITION_NONE};
@@ -241,7 +240,7 @@ static void enter(struct mco_store *s, uint32_t n, uint8_t *bytes, struct mco_re
         } else {
             mco_record_at(s, old)->state = MCO_FREE;
             mco_record_invalid(s, old);
-            mco_space_give(s, old, after);
+            mco_space_give(s, old, NULL); /* an extent that it leaves empty is there to be used */
             mco_record_free(s, old);
         }
     }
@@ -307,9 +306,7 @@ static void recover(struct mco_store *s, struct found *all, uint64_t *seen, uint
 {
     size_t count = gather(s, all, seen, out), left = 0;
     uint8_t *bytes = s->key;
-    struct mco_after after;
 
-    mco_after_init(&after);
     qsort(all, count, sizeof(*all), by_place);
     drop_overlaps(all, count, out);
     for (size_t i = 0; i < count; i++) {
@@ -327,6 +324,7 @@ static void recover(struct mco_store *s, struct found *all, uint64_t *seen, uint
         if (f->drop)
             continue;
         kept[f->n / 64] |= UINT64_C(1) << f->n % 64;
+        t->records++;
         all[left++] = *f;
     }
     memset(seen, 0, ((size_t)s->table.nconts + 63) / 64 * 8);
@@ -337,7 +335,7 @@ static void recover(struct mco_store *s, struct found *all, uint64_t *seen, uint
     free_rest(s, seen, kept);
     qsort(all, left, sizeof(*all), by_age);
     for (size_t i = 0; i < left; i++)
-        enter(s, all[i].n, bytes, out, &after);
+        enter(s, all[i].n, bytes, out);
 }
 
 void mco_recover(struct mco_store *s, struct mco_recovered *out)

@@ -186,6 +186,7 @@ static void place(struct mco_store *s, uint32_t n, uint32_t object)
     r->extent = s->spaces[node->space].e.id;
     r->offset = node->offset;
     r->node = n;
+    s->spaces[node->space].hard += (r->flags & MCO_HARD) != 0;
 }
 
 bool mco_space_take(struct mco_store *s, struct mco_arena *a, uint64_t size, uint32_t object)
@@ -230,6 +231,7 @@ void mco_space_give(struct mco_store *s, uint32_t object, struct mco_after *afte
     sp = &s->spaces[s->nodes[n].space];
     bytes = (uint64_t)s->nodes[n].size * MCO_UNIT;
     r->node = MCO_NONE;
+    sp->hard -= (r->flags & MCO_HARD) != 0;
     sp->used -= bytes;
     s->empty += --sp->count == 0;
     sp->arena->used -= bytes;
@@ -248,6 +250,8 @@ void mco_space_give(struct mco_store *s, uint32_t object, struct mco_after *afte
         n = left;
     }
     bin_add(s, n);
+    if (after == NULL)
+        return;
     if (sp->count == 0)
         mco_extent_empty(s, sp, after);
     mco_space_freed(s, after);

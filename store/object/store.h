@@ -163,7 +163,8 @@ struct mco_put {
  * Space for a new object, which nobody finds before it is sealed. OK: *out is the writer's, until mco_seal() or
  * mco_abort(). EXISTS: a sealed one of this key is there (and no UPSERT, or it is of a later version). IN_USE:
  * another is being written. BUSY: space is being made (extents, disk, readers who leave): again after ready().
- * NO_SPACE: nothing more can be evicted. LIMIT: the tenant's. BAD_RANGE: larger than the store.
+ * NO_SPACE: nothing more can be evicted. LIMIT: the tenant's, of bytes or (the same share) of the table; of its group's 4,096
+ * objects; or 256 lives of the key are still read. BAD_RANGE: larger than the store.
  */
 enum mcs_status mco_begin(struct mco_store *s, const struct mco_put *p, struct mco_view *out);
 /* It is there from now on; an earlier version of its key leaves. crc: CRC32C of its bytes, when `summed`.
@@ -219,7 +220,7 @@ struct mco_listed {
     uint8_t tier;
 };
 /* Objects of a tenant (UINT64_MAX: all), some at a time: *cursor 0 to begin, UINT64_MAX at the end. each() is called without locks;
- * a key's bytes are good during the call. Not for engines. */
+ * a key's bytes are good during the call. A call looks at some thousand records at most. Not for engines. */
 void mco_walk(struct mco_store *s, uint64_t tenant, uint64_t *cursor,
               bool (*each)(void *context, const struct mco_listed *o), void *context);
 /* One of them. False: there is none. key bytes in out are the asker's. */

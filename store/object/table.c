@@ -209,6 +209,7 @@ uint32_t mco_record_new(struct mco_store *s, const struct mco_key *key, uint64_t
             return MCO_NONE;
     n = t->free_record;
     t->free_record = t->next[n];
+    mco_tenant_find(s, key->tenant)->records++;               /* the caller has made it */
     mcs_store_relaxed(&t->records_used, t->records_used + 1); /* partner: mco_table_ahead() */
     r = &t->records[n];
     memset(&r->sealed, 0, sizeof(*r) - offsetof(struct mco_record, sealed));
@@ -246,6 +247,7 @@ void mco_record_free(struct mco_store *s, uint32_t n)
     uint32_t at = r->cont;
 
     mco_record_invalid(s, n);
+    mco_tenant_find(s, r->tenant)->records--;
     for (uint32_t left = conts_of(tail_length(r)); left > 0; left--) {
         uint32_t next = t->conts[at].next;
 
@@ -457,6 +459,8 @@ uint64_t mco_sequence(struct mco_store *s)
 
 void mco_sequence_beyond(struct mco_store *s, uint64_t sequence)
 {
+    if (sequence > UINT64_MAX / 2)
+        return; /* nobody has counted so far: ours do not follow */
     if (sequence >= s->sequence)
         s->sequence = sequence + 1;
     if (sequence >= s->table.head->sequence)

@@ -73,6 +73,16 @@ struct mco_tenant *mco_tenant_get(struct mco_store *s, uint64_t tenant)
     return t;
 }
 
+uint64_t mco_tenant_records(const struct mco_store *s, const struct mco_tenant *t)
+{
+    uint64_t all = s->table.max_records, share;
+
+    if (t->limit == 0 || t->limit >= s->o.size)
+        return all;
+    share = (uint64_t)((double)all * ((double)t->limit / (double)s->o.size));
+    return share > 0 ? share : 1;
+}
+
 int mco_arena_ready(struct mco_store *s, struct mco_arena *a)
 {
     return a->policy != NULL ? 0 : a->ops->create(s->o.size, &a->policy);
@@ -99,6 +109,13 @@ struct mco_arena *mco_arena_of(const struct mco_store *s, uint32_t n)
     return &t->arenas[(r->flags & MCO_OPEN) != 0];
 }
 
+void mco_step_over(struct mco_arena *a, struct mco_policy_entry *e)
+{
+    for (unsigned soft = 0; soft < 2; soft++)
+        if (a->resume[soft] == e)
+            a->resume[soft] = a->ops->next(a->policy, e);
+}
+
 void mco_order(struct mco_store *s, uint32_t n, const struct mco_hint *hint)
 {
     struct mco_record *r = mco_record_at(s, n);
@@ -122,6 +139,7 @@ void mco_unorder(struct mco_store *s, uint32_t n, bool evicted)
     if ((r->marks & MCO_ORDERED) == 0)
         return;
     r->marks &= (uint8_t)~MCO_ORDERED;
+    mco_step_over(a, &s->entries[n]);
     a->ordered--;
     a->ops->remove(a->policy, &s->entries[n], evicted);
 }

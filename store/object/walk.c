@@ -5,6 +5,7 @@
 #include "internal.h"
 
 #define LEASES_STEP 2048u
+#define WALK_STEP 4096u /* records that one call looks at, whosever they are */
 
 /* Under the object's shard's lock, or the store's. */
 static void list(const struct mco_store *s, uint32_t n, struct mco_listed *out)
@@ -36,9 +37,10 @@ void mco_walk(struct mco_store *s, uint64_t tenant, uint64_t *cursor,
     uint8_t bytes[MCS_KEY_MAX];
     struct mco_listed o;
     bool go_on = true, found;
+    uint64_t until = *cursor + WALK_STEP;
 
     /* relaxed: partner: grow_records(); records that came since are seen or not, as any that come during a walk */
-    while (go_on && *cursor < mcs_load_relaxed(&s->table.nrecords)) {
+    while (go_on && *cursor < until && *cursor < mcs_load_relaxed(&s->table.nrecords)) {
         uint32_t n = (uint32_t)(*cursor)++;
         const struct mco_record *r = mco_record_at(s, n);
         struct mco_shard *sh;
@@ -57,7 +59,7 @@ void mco_walk(struct mco_store *s, uint64_t tenant, uint64_t *cursor,
         if (found)
             go_on = each(context, &o);
     }
-    if (go_on)
+    if (go_on && *cursor < until)
         *cursor = UINT64_MAX;
 }
 
