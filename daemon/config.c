@@ -554,6 +554,13 @@ static int check_store(const struct mcd_config *c, char *error, size_t error_siz
             (unsigned long long)c->store_extent_size, (unsigned long long)c->store_size);
         return -EINVAL;
     }
+    if (c->pages != MCD_PAGES_OFF && c->store_size < c->page_size) {
+        snprintf(error, error_size,
+                 "[store] size = %llu: less than one page, [pool] page_size = %llu, make one fit "
+                 "the other",
+                 (unsigned long long)c->store_size, (unsigned long long)c->page_size);
+        return -EINVAL;
+    }
     if (c->store_size / c->store_extent_size > MCD_STORE_EXTENTS_MAX) {
         snprintf(error, error_size,
                  "[store] size = %llu: has more than %u extents of extent_size = %llu, want at "

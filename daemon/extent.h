@@ -43,7 +43,8 @@ struct mcd_extent {
     unsigned refs; /* the owner, each grant that maps it, and each registration of a part of it */
     bool foreign;  /* a memfd the client made */
     bool hollow;   /* its pages were given back, and counted so: only mappings of it are left */
-    bool partial;  /* came back with allocations that are not known: gives nothing more */
+    bool handed; /* clients have, or had, its descriptor: mappings may be left that nobody counts */
+    bool partial;            /* came back with allocations that are not known: gives nothing more */
     struct mcd_alloc *alloc; /* NULL when foreign */
     struct mcd_session *owner;
     struct mcd_ledger_extent *record; /* NULL: no ledger is kept, or the owner is gone */

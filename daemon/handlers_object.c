@@ -157,6 +157,7 @@ void mcd_on_object_map(struct mcd_session *s, struct mcs_msg *m)
             drop_map(s, find_map(s, x->id, r.writable != 0));
         return;
     }
+    x->memory->handed = true;
     MCS_FAILPOINT(object_mapped);
     m->b.object_map_reply = (struct mcs_msg_object_map_reply){
         .size = x->memory->size,

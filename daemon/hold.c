@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "shm/atomic.h"
+#include "store/object/lock.h"
 
 #define CHUNK 128u    /* holds whose memory is taken at a time */
 #define SHORT_KEY 64u /* bytes of a key that need no memory of their own */
@@ -26,7 +26,7 @@ struct entry {
 };
 
 struct mcd_holds {
-    uint32_t lock;
+    struct mco_lock lock;
     uint32_t max, room; /* entries; those that have memory */
     uint32_t unused;    /* the first one */
     uint32_t seed; /* of generations: a hold of an earlier agent's life names none of this one */
@@ -35,17 +35,6 @@ struct mcd_holds {
     void *context;
     struct entry *chunks[];
 };
-
-static void lock(struct mcd_holds *h)
-{
-    while (mcs_exchange(&h->lock, 1u) != 0) /* partner: unlock() */
-        mcs_pause();
-}
-
-static void unlock(struct mcd_holds *h)
-{
-    mcs_store_release(&h->lock, 0u); /* partner: lock() */
-}
 
 static struct entry *entry_of(struct mcd_holds *h, uint32_t index)
 {
@@ -174,7 +163,7 @@ uint64_t mcd_hold_add(struct mcd_holds *h, struct mco_store *s, const struct mco
     uint32_t index;
     struct entry *e;
 
-    lock(h);
+    mco_lock(&h->lock);
     if (h->holds >= h->max)
         goto out;
     if (h->unused == NO_HOLD)
@@ -195,7 +184,7 @@ uint64_t mcd_hold_add(struct mcd_holds *h, struct mco_store *s, const struct mco
     hold = name_of(e, index);
     mco_pin_in_place(s, v->object, true);
 out:
-    unlock(h);
+    mco_unlock(&h->lock);
     return hold;
 }
 
@@ -204,7 +193,7 @@ bool mcd_hold_take(struct mcd_holds *h, struct mco_store *s, uint64_t hold, stru
     struct entry *e;
     bool found = false;
 
-    lock(h);
+    mco_lock(&h->lock);
     e = find(h, hold);
     if (e != NULL && e->state == HELD) {
         out->view = e->view;
@@ -218,7 +207,7 @@ bool mcd_hold_take(struct mcd_holds *h, struct mco_store *s, uint64_t hold, stru
     } else if (e != NULL && e->state == SEALING) {
         e->state = RELEASED;
     }
-    unlock(h);
+    mco_unlock(&h->lock);
     return found;
 }
 
@@ -228,7 +217,7 @@ bool mcd_hold_seal_begin(struct mcd_holds *h, uint64_t hold, struct mco_view *vi
     struct entry *e;
     bool found;
 
-    lock(h);
+    mco_lock(&h->lock);
     e = find(h, hold);
     found = e != NULL && e->creation && e->state == HELD;
     if (found) {
@@ -236,7 +225,7 @@ bool mcd_hold_seal_begin(struct mcd_holds *h, uint64_t hold, struct mco_view *vi
         *view = e->view;
         *key = e->key;
     }
-    unlock(h);
+    mco_unlock(&h->lock);
     return found;
 }
 
@@ -245,7 +234,7 @@ bool mcd_hold_seal_end(struct mcd_holds *h, struct mco_store *s, uint64_t hold, 
     struct entry *e;
     bool released = false;
 
-    lock(h);
+    mco_lock(&h->lock);
     e = find(h, hold);
     if (e != NULL) { /* it is: nobody else ends one that is being sealed */
         released = e->state == RELEASED;
@@ -256,15 +245,15 @@ bool mcd_hold_seal_end(struct mcd_holds *h, struct mco_store *s, uint64_t hold, 
             e->state = HELD;
         }
     }
-    unlock(h);
+    mco_unlock(&h->lock);
     return released && !over;
 }
 
 void mcd_holds_count(struct mcd_holds *h, uint64_t *holds, uint64_t *creations, uint64_t *bytes)
 {
-    lock(h);
+    mco_lock(&h->lock);
     *holds = h->holds;
     *creations = h->creations;
     *bytes = h->bytes;
-    unlock(h);
+    mco_unlock(&h->lock);
 }

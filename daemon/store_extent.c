@@ -37,23 +37,12 @@ struct making {
 
 /* ---- what the core asks for: any thread -------------------------------------------------- */
 
-static void lock(struct mcd_store_work *w)
-{
-    while (mcs_exchange(&w->lock, 1u) != 0)
-        mcs_pause();
-}
-
-static void unlock(struct mcd_store_work *w)
-{
-    mcs_store_release(&w->lock, 0u); /* partner: lock() */
-}
-
 static void note(struct mcd_store *st, const struct mcd_store_note *n)
 {
     struct mcd_store_work *w = st->work;
     uint64_t one = 1;
 
-    lock(w);
+    mco_lock(&w->lock);
     if (w->nnotes == w->notes_room) {
         /* once in a life, or twice: one for each tenant and kind of extent, and each extent */
         uint32_t room = w->notes_room * 2 + NOTES_MIN;
@@ -68,7 +57,7 @@ static void note(struct mcd_store *st, const struct mcd_store_note *n)
         w->notes[w->nnotes++] = *n;
     else
         w->notes_lost++;
-    unlock(w);
+    mco_unlock(&w->lock);
     while (write(st->agent->event_fd, &one, sizeof(one)) < 0 && errno == EINTR)
         continue; /* when it is full of wake-ups nobody has read, one of them is enough */
 }
@@ -308,8 +297,8 @@ static void make(struct mcd_store *st, const struct mcd_store_note *n)
 /* ---- and goes ------------------------------------------------------------------------------ */
 
 /*
- * Clients keep extents mapped that nothing lies in any more, for as long as they live. So the pages go at once: whoever
- * looks there, against all rules, sees zeros.
+ * Clients keep extents mapped that nothing lies in any more, for as long as they live; also such as have said that they do not,
+ * or whose session has ended. So the pages go at once: whoever looks there, against all rules, sees zeros.
  */
 struct hollowing {
     struct mcd_job job;
@@ -352,7 +341,7 @@ static void unmap(void *context)
 {
     struct mcd_extent *e = context;
     struct mcd_store *st = (struct mcd_store *)((char *)e->pool - offsetof(struct mcd_store, pool));
-    struct hollowing *h = e->refs == 1 ? NULL : calloc(1, sizeof(*h));
+    struct hollowing *h = e->refs == 1 && !e->handed ? NULL : calloc(1, sizeof(*h));
 
     if (h == NULL) {
         mcd_extent_put(e->pool, e);
@@ -396,18 +385,18 @@ bool mcd_store_notes(struct mcd_store *st)
         make(st, &waiting[i]);
     free(waiting);
     for (;;) {
-        lock(w);
+        mco_lock(&w->lock);
         if (w->nnotes == 0)
             break;
         n = w->notes[0];
         memmove(w->notes, w->notes + 1, --w->nnotes * sizeof(n));
-        unlock(w);
+        mco_unlock(&w->lock);
         if (n.size != 0)
             make(st, &n);
         else
             give_back(st, n.extent);
     }
-    unlock(w);
+    mco_unlock(&w->lock);
     waits = w->nwaiting != 0;
     for (x = w->extents; x != NULL; x = next) {
         next = x->next;
@@ -470,6 +459,7 @@ static int take_back(struct mcd_store *st, const struct mco_extent *r, struct mc
     if (res != 0)
         return res;
     e->record = NULL; /* the store's own table is what tells of it */
+    e->handed = true;
     e->id = (uint32_t)strtoul(k->name + strlen(MCD_KEEPER_EXTENT), NULL, 10);
     if (e->id >= st->agent->pool.next_id)
         st->agent->pool.next_id = e->id + 1;

@@ -5,6 +5,7 @@
 
 #include "agent.h"
 #include "store.h"
+#include "store/object/lock.h"
 
 /* An extent of the store's. */
 struct mcd_store_extent {
@@ -27,7 +28,7 @@ struct mcd_store_note {
 
 struct mcd_store_work {
     /* any thread, under the lock; partners of it are all who take it */
-    uint32_t lock;
+    struct mco_lock lock;
     uint32_t nnotes, notes_room;
     struct mcd_store_note *notes;
     uint64_t notes_lost; /* no memory for them */

@@ -80,10 +80,10 @@ static bool list_one(void *context, const struct mco_listed *o)
 
     w->seen++;
     if (!wanted(w, o))
-        return true;
+        return w->seen % BATCH != 0;
     if (w->skipped < w->l->m.skip) {
         w->skipped++;
-        return true;
+        return w->seen % BATCH != 0;
     }
     if (w->listed == w->l->m.limit || (size_t)ftell(w->out) > TEXT_MAX) {
         w->more = true;

@@ -231,6 +231,22 @@ Test(config, contradictions_are_refused)
     }
 }
 
+Test(config, a_store_of_less_than_a_page_is_refused)
+{
+    static const char *const keys[] = {"pool.page_size=1G", "store.size=512M",
+                                       "pool.pages=require"};
+    struct mcd_config c;
+    char error[512] = "";
+
+    mcd_config_init(&c);
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        cr_assert_eq(mcd_config_set(&c, keys[i], error, sizeof(error)), 0, "%s", error);
+    cr_assert_eq(mcd_config_check(&c, error, sizeof(error)), -EINVAL);
+    cr_assert_not_null(strstr(error, "[store] size = 536870912: less than one page"), "%s", error);
+    cr_assert_eq(mcd_config_set(&c, "pool.pages=off", error, sizeof(error)), 0);
+    cr_assert_eq(mcd_config_check(&c, error, sizeof(error)), 0, "%s", error);
+}
+
 Test(config, set_needs_its_form)
 {
     static const char *const bad[] = {"",        "pool",     "pool.size",  "size=1G",
