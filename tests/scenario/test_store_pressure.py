@@ -166,6 +166,7 @@ check(n < 100, "leased ones make no room")
 equal(there, {OK}, "what is leased stays")
 await_(lambda: put(b"one more") == OK, "leases to run out")
 c.removed("all", FORCE)
+await_(lambda: agent.ask("store", "top", "--once")["used"] == 0, "the last lease to run out")
 
 # soft pins go last
 for i in range(20):
