@@ -170,7 +170,7 @@ bool mco_disk_bin_drop(struct mco_disk *d, struct mco_disk_bin *b, uint32_t unit
 
 /* ---- files ----------------------------------------------------------------------------------------------- */
 
-static void close_oldest(struct mco_disk *d)
+static bool close_oldest(struct mco_disk *d)
 {
     struct mco_disk_bin *oldest = NULL;
 
@@ -182,10 +182,11 @@ static void close_oldest(struct mco_disk *d)
             oldest = b;
     }
     if (oldest == NULL)
-        return;
+        return false;
     mct_file_close(oldest->file);
     oldest->file = NULL;
     d->nopen--;
+    return true;
 }
 
 int mco_disk_bin_get(struct mco_disk *d, struct mco_disk_bin *b)
@@ -195,11 +196,11 @@ int mco_disk_bin_get(struct mco_disk *d, struct mco_disk_bin *b)
 
     if (b->file == NULL) {
         if (d->nopen >= MCO_DISK_OPEN)
-            close_oldest(d);
+            (void)close_oldest(d);
         mco_disk_bin_name(b->generation, name, sizeof(name));
         res = mct_file_open(d->files, d->folder, name, O_RDWR | O_NOFOLLOW, 0, &b->file);
         if (res == -EMFILE || res == -ENFILE) { /* others have taken them all: with one of ours */
-            close_oldest(d);
+            (void)close_oldest(d);
             res = mct_file_open(d->files, d->folder, name, O_RDWR | O_NOFOLLOW, 0, &b->file);
         }
         if (res != 0)
@@ -343,6 +344,8 @@ static int make(struct mco_disk *d, uint32_t capacity, struct mco_disk_bin **out
     };
     head.crc = mco_disk_crc(0, &head, sizeof(head));
     memcpy(front, &head, sizeof(head));
+    while (d->nopen >= MCO_DISK_OPEN && close_oldest(d))
+        continue;
     res = MCS_FAIL(disk_bin);
     if (res == 0)
         res = mct_file_open(d->files, d->folder, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600,
