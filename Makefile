@@ -130,9 +130,9 @@ $(fake_units): $B/tests/%: $B/obj/tests/%.o $(fake_objs) $B/lib/libmcshm.a $B/li
 	$(CC) $(LDFLAGS) -o $@ $< $(fake_objs) $B/lib/libmcshm.a $B/lib/libmcshmd.a \
 	    $(filter-out -libverbs,$(DAEMON_LIBS)) -lcriterion
 
-# This one plays the catalog and the way to other hosts itself.
-$B/tests/daemon/test_object_far: LDFLAGS += $(addprefix -Wl$(comma)--wrap=,mcd_ask mcd_ask_cancel mcd_ask_done_with mcd_asks_turn \
-    mcd_leg_begin mcd_leg_cancel)
+# These play the catalog and the way to other hosts themselves.
+$B/tests/daemon/test_object_far $B/tests/daemon/test_object_far_put: LDFLAGS += $(addprefix -Wl$(comma)--wrap=,mcd_ask \
+    mcd_ask_cancel mcd_ask_done_with mcd_asks_turn mcd_leg_begin mcd_leg_cancel)
 
 # Fuzzers: tests/fuzz/run builds them with SAN=fuzz and clang.
 $B/fuzz/%: $B/obj/tests/fuzz/fuzz_%.o $B/obj/tests/fuzz/ticks.o $B/lib/libmcshm.a $B/lib/libmcshmd.a

@@ -61,6 +61,9 @@ struct mcd_ask {
     uint64_t tenant;
     char host[MCS_ADDRESS_MAX]; /* START: preferred; "": here */
     uint64_t deadline;          /* ns of CLOCK_MONOTONIC */
+    /* START: keys that others write are asked for again until then (ns), unless another key of the question was granted: who
+     * has something to write does that first, so that nobody waits for anybody who waits. 0: IN_USE at once */
+    uint64_t patience;
     struct mcd_ask_key *keys;
     uint32_t n;
     /* Engine's thread, from mcd_objects_turn(). Called once when mcd_ask() has returned -EINPROGRESS. */

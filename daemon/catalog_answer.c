@@ -152,8 +152,31 @@ static void found(struct mcd_op *op, const struct mcd_op_call *oc, const Mcd__St
     }
 }
 
+/* Somebody else writes key i: it is asked for again, for some time. False: that is over. */
+static bool wait_for_writer(struct mcd_op *op, uint32_t i)
+{
+    uint64_t now = op->catalog->now;
+
+    if (now >= op->ask->patience || op->granted)
+        return false;
+    op->keys[i].step = STEP_MASTER;
+    op->keys[i].last = MCS_IN_USE;
+    mcd_op_wait(op, i, SOON_NS + (now >> 7) % (2 * SOON_NS));
+    return true;
+}
+
+/* Who has something to write does not wait for others: somebody may wait for that. */
+static void end_waits(struct mcd_op *op)
+{
+    for (uint32_t i = 0; i < op->n; i++)
+        if (op->keys[i].step == STEP_MASTER && op->keys[i].last == MCS_IN_USE)
+            mcd_op_over(op, i, MCS_IN_USE);
+}
+
 static void started(struct mcd_op *op, const struct mcd_op_call *oc, const Mcd__StoreStarted *m)
 {
+    for (uint32_t j = 0; j < oc->n; j++)
+        op->granted |= m->status.data[j] == MCS_OK;
     for (uint32_t j = 0; j < oc->n; j++) {
         uint32_t i = oc->index[j];
 
@@ -161,10 +184,14 @@ static void started(struct mcd_op *op, const struct mcd_op_call *oc, const Mcd__
             mcd_op_again(op, i, (enum mcs_status)m->status.data[j]);
             continue;
         }
+        if (m->status.data[j] == MCS_IN_USE && wait_for_writer(op, i))
+            continue;
         op->ask->keys[i].version =
             (struct mco_version){m->version_token[j], m->version_sequence[j]};
         mcd_op_over(op, i, (enum mcs_status)m->status.data[j]);
     }
+    if (op->granted)
+        end_waits(op);
 }
 
 static void ended(struct mcd_op *op, const struct mcd_op_call *oc, const Mcd__StoreEnded *m)

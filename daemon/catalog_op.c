@@ -82,11 +82,16 @@ void mcd_op_over(struct mcd_op *op, uint32_t i, enum mcs_status status)
 static void give_up(struct mcd_op *op, enum mcs_status status)
 {
     op->hurried = true;
-    for (uint32_t i = 0; i < op->n && op->left != 0; i++)
+    for (uint32_t i = 0; i < op->n && op->left != 0; i++) {
+        /* what the master may have granted has to be known, so that it can be undone: the call has its own end */
+        if (status == MCS_TIMEOUT && op->ask->kind == MCD_ASK_START &&
+            op->keys[i].step == STEP_ASKED)
+            continue;
         mcd_op_over(op, i,
                     op->keys[i].last != MCS_OK && status == MCS_TIMEOUT
                         ? (enum mcs_status)op->keys[i].last
                         : status);
+    }
 }
 
 void mcd_op_later(struct mcd_op *op, uint64_t ns)
@@ -292,6 +297,8 @@ static uint64_t limit_ms(const struct mcd_op *op)
     /* what ends when others have done something may take as long as it has */
     bool waits = op->ask->kind == MCD_ASK_END || op->ask->kind == MCD_ASK_REMOVE;
 
+    if (op->ask->kind == MCD_ASK_START) /* see give_up() */
+        return MCD_CALL_MS;
     return waits || left < MCD_CALL_MS * MCD_MS ? left / MCD_MS : MCD_CALL_MS;
 }
 
@@ -522,6 +529,8 @@ static void run(struct mcd_op *op)
     if (c->now >= op->ask->deadline)
         give_up(op, MCS_TIMEOUT);
     op->due = op->wake < op->ask->deadline ? op->wake : op->ask->deadline;
+    if (c->now >= op->due) /* a START whose answer is awaited all the same */
+        op->due = c->now + AGAIN_NS;
     if (c->report.joined || (op->ask->kind != MCD_ASK_START && op->ask->kind != MCD_ASK_END)) {
         while (may_ask(op) && ask_master(op)) {
             /* each sends one message */

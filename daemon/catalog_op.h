@@ -48,6 +48,7 @@ struct mcd_op {
     uint64_t
         told; /* number of the event that the leader has to have heard of: what was pulled is known there */
     bool from;    /* the holder is given: the master is not asked */
+    bool granted; /* START: some key may be written */
     bool hurried; /* it is answered without waiting for recalls */
 };
 

@@ -165,13 +165,15 @@ struct mcd_queue {
     struct mcd_batch *batches; /* by index */
     uint32_t list_head[MCD_LISTS], list_tail[MCD_LISTS];
     uint32_t age_head, age_tail;
-    uint32_t resume;                /* of those that wait: who is tried next */
-    uint32_t parked;                /* tasks of this host, in the lists */
-    uint32_t remote;                /* tasks to other hosts */
-    uint32_t waits;                 /* requests about objects that wait, in no list */
-    struct mcd_lane **lanes;        /* by the route's index */
-    uint32_t nlanes;                /* room for them */
-    struct mcd_queue *touched_next; /* of those with batches to publish */
+    uint32_t resume;  /* of those that wait: who is tried next */
+    uint32_t parked;  /* tasks of this host, in the lists */
+    uint32_t remote;  /* tasks to other hosts */
+    uint32_t waits;   /* requests about objects that wait, in no list */
+    uint32_t windows; /* that requests about objects have */
+    struct mcd_object *windowless, *windowless_last; /* those that wait for one */
+    struct mcd_lane **lanes;                         /* by the route's index */
+    uint32_t nlanes;                                 /* room for them */
+    struct mcd_queue *touched_next;                  /* of those with batches to publish */
     bool touched;
     uint32_t dirty[MCD_BURST * 2], ndirty; /* batches to publish */
     uint64_t wake_due;                     /* turn at which to look for a sleeping client; 0 none */

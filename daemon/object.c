@@ -12,8 +12,9 @@
 #include "tenant.h"
 #include "transports/crc32c.h"
 
-#define IDLE_MAX 64u    /* states that are kept for later requests */
-#define WINDOWS_MAX 64u /* windows likewise */
+#define IDLE_MAX 64u   /* states that are kept for later requests */
+#define TAKE_BACK 128u /* holds that a turn takes back of one request */
+#define HEAD_LINES 5u  /* of a block: all that a request of one key has */
 
 /* ---- memory ------------------------------------------------------------------------------ */
 
@@ -34,44 +35,9 @@ void mcd_objects_destroy(struct mcd_objects *o)
         o->idle = r->idle_next;
         free(r);
     }
-    while (o->windows != NULL) {
-        struct mcd_window *w = o->windows;
-
-        o->windows = w->next;
-        free(w);
-    }
+    mcd_windows_free(o);
+    mcd_far_free(o);
     free(o);
-}
-
-static struct mcd_window *take_window(struct mcd_objects *o)
-{
-    struct mcd_window *w = o->windows;
-
-    if (w != NULL) {
-        o->windows = w->next;
-        o->nwindows--;
-    } else {
-        w = malloc(sizeof(*w));
-        if (w == NULL)
-            return NULL;
-        memset(w->leg, 0, sizeof(w->leg)); /* they have ended when it comes back */
-    }
-    w->owner = NULL;
-    w->n = w->at = w->legs = w->text_used = w->leg_pieces_used = 0;
-    w->asking = false;
-    w->ask.n = 0;
-    return w;
-}
-
-static void put_window(struct mcd_objects *o, struct mcd_window *w)
-{
-    if (o->nwindows >= WINDOWS_MAX) {
-        free(w);
-        return;
-    }
-    w->next = o->windows;
-    o->windows = w;
-    o->nwindows++;
 }
 
 static struct mcd_object *take_object(struct mcd_objects *o)
@@ -103,68 +69,13 @@ static void put_object(struct mcd_objects *o, struct mcd_object *r)
     o->nidle++;
 }
 
-/* ---- questions --------------------------------------------------------------------------- */
-
-uint64_t mcd_object_deadline_ns(const struct mcd_engine *g, const struct mcd_object *r)
-{
-    uint64_t left = r->deadline > g->now ? r->deadline - g->now : 0;
-
-    return mcd_now_ns() + mcd_ticks_to_ns(g, left);
-}
-
-/* Nobody waits for the answer any more: what it has begun is given up. True: another question goes out for that. */
-static bool give_up(struct mcd_engine *g, struct mcd_window *w)
-{
-    uint32_t n = 0;
-
-    if (w->ask.kind != MCD_ASK_START)
-        return false;
-    for (uint32_t i = 0; i < w->ask.n; i++) {
-        if (w->asked[i].status != MCS_OK)
-            continue;
-        w->asked[n] = w->asked[i];
-        w->asked[n++].status = MCS_CANCELED;
-    }
-    w->ask.kind = MCD_ASK_END;
-    w->ask.n = n;
-    w->asking = n != 0 && mcd_ask(g, &w->ask) == -EINPROGRESS;
-    return w->asking;
-}
-
-static void answered(struct mcd_engine *g, struct mcd_ask *a)
-{
-    struct mcd_window *w = a->context;
-
-    w->asking = false;
-    if (w->owner != NULL) {
-        mcd_object_awake(g, w->owner);
-        return;
-    }
-    if (a->kind == MCD_ASK_FIND)
-        mcd_ask_done_with(g, a);
-    if (!give_up(g, w))
-        put_window(g->objects, w);
-}
-
-bool mcd_object_ask(struct mcd_engine *g, struct mcd_object *r, struct mcd_window *w)
-{
-    w->ask.keys = w->asked;
-    w->ask.done = answered;
-    w->ask.context = w;
-    w->ask.deadline = mcd_object_deadline_ns(g, r);
-    w->asking = true;
-    if (mcd_ask(g, &w->ask) == -EINPROGRESS)
-        return false;
-    w->asking = false;
-    return true;
-}
-
 /* ---- small things -------------------------------------------------------------------------- */
 
 void mcd_object_end_item(struct mcd_item *it, enum mcs_status status)
 {
     it->state = MCD_ITEM_DONE;
-    it->result.status = status;
+    it->result.status =
+        status < MCS_STATUS_COUNT ? status : MCS_PROTOCOL; /* a peer's word, perhaps */
 }
 
 struct mco_hint mcd_object_hint(const struct mcd_object *r, const struct mco_key *key,
@@ -191,6 +102,8 @@ uint32_t mcd_object_sum(struct mcd_engine *g, uint32_t crc, const void *data, ui
 
 static void leave_space(struct mcd_object *r)
 {
+    if (r->for_window)
+        mcd_window_wait_no_more(r);
     if (!r->for_space)
         return;
     r->for_space = false;
@@ -257,11 +170,22 @@ void mcd_object_awake(struct mcd_engine *g, struct mcd_object *r)
 
 /* ---- its work -------------------------------------------------------------------------------- */
 
+static bool needs_window(uint8_t op)
+{
+    return op != MCS_OP_EXIST && op != MCS_OP_PREFIX;
+}
+
 static enum mcd_run run(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget)
 {
     r->now = mcd_now_ns();
     if (r->started == 0)
         r->started = mcs_ticks();
+    if (r->window == NULL && needs_window(r->desc.op)) {
+        enum mcd_run how = mcd_window_provide(g, r);
+
+        if (how != MCD_RUN_DONE)
+            return how;
+    }
     switch (r->desc.op) {
     case MCS_OP_EXIST:
     case MCS_OP_PREFIX:
@@ -288,7 +212,7 @@ static bool let_go(struct mcd_engine *g, struct mcd_object *r)
         if (r->far->asking)
             mcd_ask_cancel(g, &r->far->ask); /* freed when it is answered */
         else
-            free(r->far);
+            mcd_far_put(r->all, r->far);
         r->far = NULL;
     }
     if (w == NULL)
@@ -311,32 +235,41 @@ static bool let_go(struct mcd_engine *g, struct mcd_object *r)
     } else {
         mcd_object_put_down(g, r, w);
     }
-    w->owner = NULL;
-    r->window = NULL;
-    if (!w->asking)
-        put_window(r->all, w);
+    for (struct mcd_window *a = r->aside, *next; a != NULL;
+         a = next) { /* until they are answered */
+        next = a->next;
+        a->owner = NULL;
+    }
+    r->aside = NULL;
+    mcd_window_leave(g, r);
     return true;
 }
 
 static void let_hold_go(struct mcd_engine *g, struct mcd_queue *q, uint64_t hold);
 
-/* Its client will not look at results: what was given with them is taken back. They are where the client can write, and name nothing
- * but what its own session holds. */
-static void take_back(struct mcd_engine *g, struct mcd_object *r)
+/*
+ * Its client will not look at results: what was given with them is taken back, some a turn. They are where the client can write, and
+ * name nothing but what its own session holds. False: there is more.
+ */
+static bool take_back(struct mcd_engine *g, struct mcd_object *r)
 {
     const struct mcd_window *w = r->window;
     const uint8_t *results = r->q->shm.args + r->base + r->args.results;
+    uint32_t end = r->taken_back + TAKE_BACK < r->next ? r->taken_back + TAKE_BACK : r->next;
     struct mcs_object_result res;
 
     if (r->desc.op != MCS_OP_HOLD && r->desc.op != MCS_OP_CREATE)
-        return;
-    for (uint32_t i = 0; i < r->next; i++) {
-        memcpy(&res, results + (uint64_t)i * sizeof(res), sizeof(res));
+        return true;
+    for (; r->taken_back < end; r->taken_back++) {
+        memcpy(&res, results + (uint64_t)r->taken_back * sizeof(res), sizeof(res));
         let_hold_go(g, r->q, res.hold);
     }
+    if (end < r->next)
+        return false;
     for (uint32_t i = 0; w != NULL && r->next < r->args.count && i < w->n; i++)
         if (w->items[i].state == MCD_ITEM_DONE)
             let_hold_go(g, r->q, w->items[i].result.hold);
+    return true;
 }
 
 static void count_keys(struct mcd_engine *g, const struct mcd_object *r)
@@ -378,6 +311,7 @@ static void end(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t, e
         outcome_of(g, r, state, error, t->queue_ns + mcd_ticks_to_ns(g, from - t->taken));
 
     leave_space(r);
+    mcd_window_offer(g, q); /* it may have been its turn */
     mcd_task_unpark(g, q, t);
     t->object = NULL;
     if (state == MCS_STATE_COMPLETED)
@@ -396,9 +330,9 @@ void mcd_object_finish(struct mcd_engine *g, struct mcd_queue *q, struct mcd_tas
         t->state = (uint8_t)state;
         t->error = (uint16_t)error;
     }
-    if (t->state != MCS_STATE_COMPLETED)
-        take_back(g, r);
-    if (let_go(g, r))
+    if (t->state != MCS_STATE_COMPLETED && !take_back(g, r))
+        mcd_object_awake(g, r); /* the rest in the next turns */
+    else if (let_go(g, r))
         end(g, q, t, (enum mcs_state)t->state, (enum mcs_status)t->error);
     else
         wait_for(r, false);
@@ -422,6 +356,7 @@ bool mcd_object_advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_ta
     uint64_t before = *budget;
 
     if (t->ending) {
+        mcd_object_pay(budget, TAKE_BACK * MCD_KEY_COST);
         mcd_object_finish(g, q, t, MCS_STATE_FAILED, MCS_INTERNAL);
         return true;
     }
@@ -465,7 +400,9 @@ static void park(struct mcd_engine *g, struct mcd_object *r, uint64_t age, uint3
         struct mcs_desc d = r->desc;
         bool begun = r->started != 0;
 
-        take_back(g, r);
+        while (!take_back(g, r)) { /* no more than one turn has given */
+        }
+        leave_space(r);
         let_go(g, r); /* no leg is out: those are of parked tasks only */
         put_object(r->all, r);
         mcd_task_refuse(g, q, &d, queue_ns, begun ? MCS_STATE_FAILED : MCS_STATE_INVALID,
@@ -497,8 +434,8 @@ static void end_now(struct mcd_engine *g, struct mcd_object *r, uint32_t queue_n
     struct mcd_queue *q = r->q;
     struct mcs_desc d = r->desc;
 
-    if (state != MCS_STATE_COMPLETED)
-        take_back(g, r);
+    while (state != MCS_STATE_COMPLETED && !take_back(g, r)) {
+    }
     let_go(g, r);
     if (state == MCS_STATE_COMPLETED)
         count_keys(g, r);
@@ -506,9 +443,13 @@ static void end_now(struct mcd_engine *g, struct mcd_object *r, uint32_t queue_n
     mcd_task_end(g, q, &d, &o);
 }
 
-static bool needs_window(uint8_t op)
+/* The client's core has it: its lines come all together, not one after the other. */
+static void prefetch_block(const struct mcd_queue *q, const struct mcs_desc *d)
 {
-    return op != MCS_OP_EXIST && op != MCS_OP_PREFIX;
+    uint64_t at = (uint64_t)d->args * MCS_LINE;
+
+    for (unsigned i = 0; i < HEAD_LINES && at < q->shm.args_size; i++, at += MCS_LINE)
+        __builtin_prefetch(q->shm.args + at);
 }
 
 void mcd_object_take(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
@@ -523,6 +464,7 @@ void mcd_object_take(struct mcd_engine *g, struct mcd_queue *q, const struct mcs
         mcd_task_refuse(g, q, d, queue_ns, MCS_STATE_INVALID, MCS_NOT_SUPPORTED);
         return;
     }
+    prefetch_block(q, d);
     r = take_object(g->objects);
     if (r == NULL) {
         mcd_task_refuse(g, q, d, queue_ns, MCS_STATE_FAILED, MCS_NO_MEMORY);
@@ -533,18 +475,12 @@ void mcd_object_take(struct mcd_engine *g, struct mcd_queue *q, const struct mcs
     r->tenant = q->session->tenant;
     r->deadline = g->now + (deadline - age);
     error = mcd_object_head(q, d, r);
-    if (error == MCS_OK && needs_window(d->op)) {
-        r->window = take_window(g->objects);
-        error = r->window == NULL ? MCS_NO_MEMORY : MCS_OK;
-    }
     if (error != MCS_OK) {
         put_object(g->objects, r);
-        mcd_task_refuse(g, q, d, queue_ns,
-                        error == MCS_NO_MEMORY ? MCS_STATE_FAILED : MCS_STATE_INVALID, error);
+        mcd_task_refuse(g, q, d, queue_ns, MCS_STATE_INVALID, error);
         return;
     }
-    if (r->window != NULL)
-        r->window->owner = r;
+    mcs_prefetch_write(q->shm.args + r->base + r->args.results); /* the client has looked there */
     r->catalog = g->o.store->catalog != NULL &&
                  ((r->args.flags & MCS_OBJECT_LOCAL) == 0 || d->op == MCS_OP_PUT ||
                   d->op == MCS_OP_CREATE || d->op == MCS_OP_SEAL);
@@ -560,31 +496,6 @@ void mcd_object_take(struct mcd_engine *g, struct mcd_queue *q, const struct mcs
 
 /* ---- RELEASE ------------------------------------------------------------------------------------ */
 
-/* The catalog is told that a creation will never be there. */
-static void tell_undone(struct mcd_engine *g, const struct mcd_held *held)
-{
-    struct mcd_window *w = take_window(g->objects);
-
-    if (w == NULL)
-        return; /* it finds out when the writer's time is over */
-    memcpy(w->text, held->text, held->key.length);
-    w->asked[0] = (struct mcd_ask_key){
-        .key = held->key, .version = held->view.version, .status = MCS_CANCELED};
-    w->asked[0].key.bytes = w->text;
-    w->ask = (struct mcd_ask){
-        .kind = MCD_ASK_END,
-        .tenant = held->key.tenant,
-        .deadline = mcd_now_ns() + mcs_load_relaxed(&g->o.deadline_us) * 1000,
-        .keys = w->asked,
-        .n = 1,
-        .done = answered,
-        .context = w,
-    };
-    w->asking = true;
-    if (mcd_ask(g, &w->ask) != -EINPROGRESS)
-        put_window(g->objects, w);
-}
-
 static void let_hold_go(struct mcd_engine *g, struct mcd_queue *q, uint64_t hold)
 {
     struct mco_store *s = g->o.store->objects;
@@ -596,7 +507,7 @@ static void let_hold_go(struct mcd_engine *g, struct mcd_queue *q, uint64_t hold
     if (held.creation) {
         mco_abort(s, held.view.object);
         if (g->o.store->catalog != NULL)
-            tell_undone(g, &held);
+            mcd_window_add_undone(g, &held);
     } else {
         mco_unpin(s, held.view.object);
     }
@@ -625,6 +536,8 @@ bool mcd_objects_turn(struct mcd_engine *g)
 
     o->woken_seen = mcs_load_acquire(&o->woken); /* partner: mcd_objects_wake() */
     any = mcd_asks_turn(g);
+    if (o->undone != NULL)
+        mcd_window_send_undone(g);
     ready = mcs_load_acquire(&o->ready); /* partner: mcd_objects_ready() */
     if (ready == o->ready_seen)
         return any;
@@ -637,7 +550,8 @@ bool mcd_objects_turn(struct mcd_engine *g)
 bool mcd_objects_pending(const struct mcd_engine *g)
 {
     /* partner: mcd_objects_wake() */
-    return g->objects != NULL && mcs_load_acquire(&g->objects->woken) != g->objects->woken_seen;
+    return g->objects != NULL && (mcs_load_acquire(&g->objects->woken) != g->objects->woken_seen ||
+                                  g->objects->undone != NULL);
 }
 
 void mcd_objects_wake(struct mcd_engine *g)

@@ -170,6 +170,7 @@ void mcd_object_fill(struct mcd_object *r, struct mcd_window *w, uint64_t *budge
 {
     uint32_t left = r->args.count - r->next;
 
+    w->first = r->next;
     w->n = w->at = 0;
     w->text_used = 0;
     w->leg_pieces_used = 0;
@@ -230,7 +231,7 @@ void mcd_object_show(struct mcd_engine *g, struct mcd_object *r, const struct mc
     for (uint32_t i = 0; i < w->n; i++) {
         const struct mcs_object_result *res = &w->items[i].result;
 
-        memcpy(to + (uint64_t)(r->next + i) * sizeof(*res), res, sizeof(*res));
+        memcpy(to + (uint64_t)(w->first + i) * sizeof(*res), res, sizeof(*res));
         mcs_count(&g->counters.objects.statuses[res->status], 1);
         if (!moves(op))
             r->bytes += res->status == MCS_OK;

@@ -11,6 +11,9 @@
 #define GROUP_TEXT_MAX (GROUP_TEXT + MCS_KEY_MAX)
 #define FAR_KEYS 4096u /* of one question */
 #define FAR_TEXT 64u   /* bytes of a key, in the mean */
+#define FAR_SMALL                                                                                  \
+    256u /* keys of a request whose question is made to measure; all others' are of one size, and pooled */
+#define FAR_IDLE 8u
 
 /* Keys of one look into the store. */
 struct group {
@@ -22,34 +25,70 @@ struct group {
     uint8_t text[GROUP_TEXT_MAX];
 };
 
+void mcd_far_put(struct mcd_objects *o, struct mcd_far *f)
+{
+    if (f->room != FAR_KEYS || o->nfar == FAR_IDLE) {
+        free(f);
+        return;
+    }
+    f->next = o->far;
+    o->far = f;
+    o->nfar++;
+}
+
+void mcd_far_free(struct mcd_objects *o)
+{
+    while (o->far != NULL) {
+        struct mcd_far *f = o->far;
+
+        o->far = f->next;
+        free(f);
+    }
+}
+
+static struct mcd_far *far_take(struct mcd_objects *o, uint32_t keys)
+{
+    uint32_t room = keys <= FAR_SMALL ? keys : FAR_KEYS;
+    uint32_t text = room * FAR_TEXT + GROUP_TEXT_MAX;
+    struct mcd_far *f = room == FAR_KEYS ? o->far : NULL;
+
+    if (f != NULL) {
+        o->far = f->next;
+        o->nfar--;
+    } else {
+        f = malloc(sizeof(*f) + room * (sizeof(f->keys[0]) + sizeof(f->index[0])) + text);
+        if (f == NULL)
+            return NULL;
+    }
+    memset(f, 0, sizeof(*f));
+    f->room = room;
+    f->index = (uint32_t *)(f->keys + room);
+    f->text = (uint8_t *)(f->index + room);
+    f->text_room = text;
+    return f;
+}
+
 static void far_done(struct mcd_engine *g, struct mcd_ask *a)
 {
     struct mcd_far *f = a->context;
 
     f->asking = false;
     if (f->owner == NULL)
-        free(f);
+        mcd_far_put(g->objects, f);
     else
         mcd_object_awake(g, f->owner);
 }
 
 static struct mcd_far *far_of(struct mcd_engine *g, struct mcd_object *r)
 {
-    uint32_t room = r->args.count < FAR_KEYS ? r->args.count : FAR_KEYS;
-    uint32_t text = room * FAR_TEXT + GROUP_TEXT_MAX;
     struct mcd_far *f = r->far;
 
     if (f != NULL)
         return f;
-    f = malloc(sizeof(*f) + room * (sizeof(f->keys[0]) + sizeof(f->index[0])) + text);
+    f = far_take(g->objects, r->args.count);
     if (f == NULL)
         return NULL;
-    memset(f, 0, sizeof(*f));
     f->owner = r;
-    f->room = room;
-    f->index = (uint32_t *)(f->keys + room);
-    f->text = (uint8_t *)(f->index + room);
-    f->text_room = text;
     f->ask = (struct mcd_ask){
         .kind = MCD_ASK_EXIST,
         .flags = r->args.flags,

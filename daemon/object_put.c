@@ -14,7 +14,8 @@
 #include "session.h"
 #include "shm/failpoint.h"
 
-#define SEAL_SLICE (256u << 10) /* bytes summed between looks at the budget */
+#define SEAL_SLICE (256u << 10)          /* bytes summed between looks at the budget */
+#define PATIENCE_NS UINT64_C(1000000000) /* waits for others who write the same key */
 
 static bool is_create(const struct mcd_object *r)
 {
@@ -52,14 +53,29 @@ static bool same_key(const struct mco_key *a, const struct mco_key *b)
            memcmp(a->bytes, b->bytes, a->length) == 0;
 }
 
-/* The catalog is not asked twice for one key; the second one gets what the first one has come to. */
-static int16_t twin_of(const struct mcd_window *w, uint32_t i)
+#define TWINS 512u /* a power of two, more than keys in a window */
+static_assert(TWINS > MCD_WINDOW, "places for all of them");
+
+/* Each key once: those that come again wait for what the first one comes to. */
+static void find_twins(struct mcd_window *w)
 {
-    for (uint32_t k = 0; k < i; k++)
-        if (w->items[k].state != MCD_ITEM_DONE && w->items[k].twin < 0 &&
-            same_key(&w->items[k].key, &w->items[i].key))
-            return (int16_t)k;
-    return -1;
+    int16_t places[TWINS];
+
+    memset(places, 0xff, sizeof(places));
+    for (uint32_t i = 0; i < w->n; i++) {
+        struct mcd_item *it = &w->items[i];
+        uint32_t at = (uint32_t)it->key.hash & (TWINS - 1);
+
+        it->twin = -1;
+        if (it->state == MCD_ITEM_DONE)
+            continue;
+        while (places[at] >= 0 && !same_key(&w->items[places[at]].key, &it->key))
+            at = (at + 1) & (TWINS - 1);
+        if (places[at] < 0)
+            places[at] = (int16_t)i;
+        else
+            it->twin = places[at];
+    }
 }
 
 static void ask_start(struct mcd_object *r, struct mcd_window *w)
@@ -67,20 +83,31 @@ static void ask_start(struct mcd_object *r, struct mcd_window *w)
     w->ask = (struct mcd_ask){.kind = MCD_ASK_START,
                               .flags = r->args.flags,
                               .replicas = r->args.replicas != 0 ? r->args.replicas : 1,
-                              .tenant = r->tenant};
+                              .tenant = r->tenant,
+                              .patience = r->patience};
     memcpy(w->ask.host, r->host, sizeof(r->host));
+    find_twins(w);
     for (uint32_t i = 0; i < w->n; i++) {
         struct mcd_item *it = &w->items[i];
 
         it->asked = -1;
         if (it->state == MCD_ITEM_DONE)
             continue;
-        it->twin = twin_of(w, i);
+        it->state = it->twin >= 0 ? MCD_ITEM_LATER : MCD_ITEM_FRESH;
         if (it->twin >= 0)
             continue;
         it->asked = (int16_t)w->ask.n;
         w->asked[w->ask.n++] = (struct mcd_ask_key){.key = it->key, .size = it->size};
     }
+}
+
+/* Another request writes the key: it will be over soon, unless that is a creation of a client's. */
+static bool will_end(struct mcd_engine *g, struct mcd_object *r, const struct mcd_item *it)
+{
+    if (r->patience ==
+        0) /* the first time is asked without any: it may be a creation of this host's */
+        r->patience = r->now + PATIENCE_NS;
+    return r->now < r->patience && !mco_is_created(g->o.store->objects, &it->key);
 }
 
 static void start_answered(struct mcd_engine *g, struct mcd_object *r, struct mcd_window *w)
@@ -94,12 +121,44 @@ static void start_answered(struct mcd_engine *g, struct mcd_object *r, struct mc
         k = &w->asked[it->asked];
         it->started = k->status == MCS_OK;
         it->version = k->version;
-        if (k->status == MCS_EXISTS) {
+        if (k->status == MCS_EXISTS)
             end_elsewhere(g, r, it, k);
-        } else if (k->status != MCS_OK) {
+        else if (k->status == MCS_IN_USE && will_end(g, r, it))
+            it->state = MCD_ITEM_LATER;
+        else if (k->status != MCS_OK)
             mcd_object_end_item(it, (enum mcs_status)k->status);
+    }
+}
+
+/* Those of the same key as one that is over, where that says what becomes of them, too. The others are put in the next round. */
+static void end_twins(struct mcd_object *r, struct mcd_window *w)
+{
+    for (uint32_t i = 0; i < w->n; i++) {
+        struct mcd_item *it = &w->items[i];
+        const struct mcd_item *first = it->twin >= 0 ? &w->items[it->twin] : NULL;
+        bool there, created;
+
+        if (first == NULL || it->state != MCD_ITEM_LATER || first->state != MCD_ITEM_DONE)
+            continue;
+        created = first->result.hold != 0;
+        there = (first->result.status == MCS_OK || first->result.status == MCS_EXISTS) && !created;
+        if (created) {
+            mcd_object_end_item(it, MCS_IN_USE);
+        } else if (there && (r->args.flags & MCS_OBJECT_UPSERT) == 0) {
+            mcd_object_end_item(it, (r->args.flags & MCS_OBJECT_NEW) != 0 ? MCS_EXISTS : MCS_OK);
+            it->result.size = first->result.size;
+            it->result.version = first->result.version;
+            it->result.crc = first->result.crc;
         }
     }
+}
+
+static bool any_later(const struct mcd_window *w)
+{
+    for (uint32_t i = 0; i < w->n; i++)
+        if (w->items[i].state == MCD_ITEM_LATER)
+            return true;
+    return false;
 }
 
 /* What has become of those that were started, in one question; false: nothing has to be told. */
@@ -125,7 +184,9 @@ static bool ask_end(struct mcd_object *r, struct mcd_window *w)
             .version = it->version,
             .crc = it->crc,
             .summed = it->view.summed,
-            .status = it->state == MCD_ITEM_SEALED ? MCS_OK
+            /* one that was there already is not the one that was granted */
+            .status = it->state == MCD_ITEM_SEALED                                ? MCS_OK
+                      : it->state == MCD_ITEM_DONE && it->result.status == MCS_OK ? MCS_EXISTS
                       : it->state == MCD_ITEM_DONE ? (uint8_t)it->result.status
                                                    : MCS_CANCELED,
         };
@@ -155,20 +216,16 @@ static void end_answered(struct mcd_window *w)
             continue;
         end_sealed(it);
         if (k != NULL) {
+            mcd_object_end_item(it, (enum mcs_status)k->status);
             it->result.copies = k->copies;
-            it->result.status = k->status;
         }
     }
-    for (uint32_t i = 0; i < w->n; i++) {
-        struct mcd_item *it = &w->items[i];
+}
 
-        if (it->state == MCD_ITEM_DONE || it->twin < 0)
-            continue;
-        it->result = w->items[it->twin].result;
-        it->result.hold = it->result.offset = it->result.extent = 0;
-        it->result.path = MCS_PATH_NONE;
-        it->state = MCD_ITEM_DONE;
-    }
+void mcd_object_put_told(struct mcd_engine *g, struct mcd_object *r, struct mcd_window *w)
+{
+    end_answered(w);
+    mcd_object_show(g, r, w);
 }
 
 /* Space for it; OK: it has a view. */
@@ -187,6 +244,8 @@ static enum mcs_status begin(struct mcd_engine *g, struct mcd_object *r, struct 
     enum mcs_status res;
 
     p.hint.group = it->group;
+    if (it->started) /* an earlier life that is here is on its way out: the directory has granted a later one */
+        p.flags |= MCS_OBJECT_UPSERT;
     if (r->args.soft_pin_ms != 0)
         p.soft_pin_until = r->now + r->args.soft_pin_ms * UINT64_C(1000000);
     res = mco_begin(g->o.store->objects, &p, &it->view);
@@ -299,7 +358,7 @@ static enum mcd_run work_all(struct mcd_engine *g, struct mcd_object *r, uint64_
         struct mcd_item *it = &w->items[w->at];
         enum mcs_status error;
 
-        if (it->state == MCD_ITEM_DONE || it->state == MCD_ITEM_SEALED || it->twin >= 0)
+        if (it->state >= MCD_ITEM_LATER)
             continue;
         error = work(g, r, it, r->next + w->at, budget, &run);
         if (error == MCS_BUSY)
@@ -312,19 +371,48 @@ static enum mcd_run work_all(struct mcd_engine *g, struct mcd_object *r, uint64_
     return MCD_RUN_DONE;
 }
 
-enum mcd_run mcd_object_put(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget)
+/* What was written is told of. *run: DONE: on with r->step, in the next window even; WAIT: for the answer. */
+static void tell(struct mcd_engine *g, struct mcd_object *r, enum mcd_run *run)
 {
     struct mcd_window *w = r->window;
+
+    *run = MCD_RUN_DONE;
+    r->step = MCD_STEP_TELL;
+    if (!r->catalog || !ask_end(r, w) || mcd_object_ask(g, r, w))
+        return;
+    *run = MCD_RUN_WAIT;
+    if (is_create(r) || any_later(w) || w->first + w->n == r->args.count || !mcd_object_aside(g, r))
+        return;
+    r->next += w->n;
+    r->step = MCD_STEP_FILL;
+    *run = MCD_RUN_DONE;
+}
+
+/* All windows are through but those that stand aside. */
+static enum mcd_run end_of(const struct mcd_object *r)
+{
+    return r->naside != 0 ? MCD_RUN_WAIT : MCD_RUN_DONE;
+}
+
+enum mcd_run mcd_object_put(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget)
+{
     enum mcd_run run;
 
     for (;;) {
+        struct mcd_window *w = r->window;
+
         switch (r->step) {
         case MCD_STEP_FILL:
             if (r->next == r->args.count)
-                return MCD_RUN_DONE;
+                return end_of(r);
             if (*budget < MCD_KEY_COST)
                 return MCD_RUN_MORE;
             mcd_object_fill(r, w, budget);
+            r->patience = 0;
+            r->step = MCD_STEP_BEGIN;
+            break;
+        case MCD_STEP_BEGIN:
+            w->at = 0;
             r->step = MCD_STEP_WORK;
             if (!r->catalog)
                 break;
@@ -343,15 +431,16 @@ enum mcd_run mcd_object_put(struct mcd_engine *g, struct mcd_object *r, uint64_t
             run = work_all(g, r, budget);
             if (run != MCD_RUN_DONE)
                 return run;
-            r->step = MCD_STEP_TELL;
-            if (r->catalog && ask_end(r, w) && !mcd_object_ask(g, r, w))
-                return MCD_RUN_WAIT;
+            tell(g, r, &run);
+            if (run != MCD_RUN_DONE)
+                return run;
             break;
         case MCD_STEP_TELL:
             if (w->asking)
                 return MCD_RUN_WAIT;
             end_answered(w);
-            r->step = MCD_STEP_SHOW;
+            end_twins(r, w);
+            r->step = any_later(w) ? MCD_STEP_BEGIN : MCD_STEP_SHOW;
             break;
         default:
             mcd_object_show(g, r, w);
@@ -438,14 +527,15 @@ static enum mcd_run seal_all(struct mcd_engine *g, struct mcd_object *r, uint64_
 
 enum mcd_run mcd_object_seal(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget)
 {
-    struct mcd_window *w = r->window;
     enum mcd_run run;
 
     for (;;) {
+        struct mcd_window *w = r->window;
+
         switch (r->step) {
         case MCD_STEP_FILL:
             if (r->next == r->args.count)
-                return MCD_RUN_DONE;
+                return end_of(r);
             if (*budget < MCD_KEY_COST)
                 return MCD_RUN_MORE;
             mcd_object_fill(r, w, budget);
@@ -455,9 +545,9 @@ enum mcd_run mcd_object_seal(struct mcd_engine *g, struct mcd_object *r, uint64_
             run = seal_all(g, r, budget);
             if (run != MCD_RUN_DONE)
                 return run;
-            r->step = MCD_STEP_TELL;
-            if (r->catalog && ask_end(r, w) && !mcd_object_ask(g, r, w))
-                return MCD_RUN_WAIT;
+            tell(g, r, &run);
+            if (run != MCD_RUN_DONE)
+                return run;
             break;
         case MCD_STEP_TELL:
             if (w->asking)
@@ -487,8 +577,10 @@ void mcd_object_put_down(struct mcd_engine *g, struct mcd_object *r, struct mcd_
         if (it->view.object == NULL || it->state != MCD_ITEM_OPEN)
             continue;
         if (r->desc.op == MCS_OP_SEAL) {
-            it->started = false; /* held again, as it was */
-            if (!mcd_hold_seal_end(r->q->session->holds, s, it->size, false)) {
+            keep_key(w, it);
+            /* held again, as it was; or it was released meanwhile, and is undone */
+            it->started = mcd_hold_seal_end(r->q->session->holds, s, it->size, false);
+            if (!it->started) {
                 it->view.object = NULL;
                 continue;
             }
@@ -497,5 +589,5 @@ void mcd_object_put_down(struct mcd_engine *g, struct mcd_object *r, struct mcd_
         it->view.object = NULL;
     }
     if (r->catalog && !w->asking && ask_end(r, w))
-        mcd_object_ask(g, r, w);
+        (void)mcd_object_tell(g, w);
 }

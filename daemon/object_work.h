@@ -33,6 +33,7 @@ enum mcd_item_state {
     MCD_ITEM_FOUND,    /* another host has it, and it is leased there */
     MCD_ITEM_LEG,      /* is being read from there */
     MCD_ITEM_READ,     /* was */
+    MCD_ITEM_LATER,    /* PUT, CREATE: another request writes the key, or an earlier item does */
     MCD_ITEM_SEALED,   /* PUT: the catalog is to be told */
     MCD_ITEM_DONE      /* result */
 };
@@ -75,11 +76,13 @@ struct mcd_window_leg {
 
 struct mcd_window {
     struct mcd_object *owner; /* NULL: the request is over, a question is not */
-    struct mcd_window *next;  /* unused ones */
+    struct mcd_window *next;  /* unused ones; or of a request, those that are told of */
+    uint32_t first;           /* key of the request's */
     uint32_t n, at;           /* items; the one in work */
     uint32_t text_used;
     uint32_t legs; /* under way */
     bool asking;
+    bool aside; /* all is written, and the catalog is told of it, while the request goes on */
     struct mcd_ask ask;
     struct mcd_ask_key asked[MCD_WINDOW];
     struct mcd_item items[MCD_WINDOW];
@@ -92,6 +95,7 @@ struct mcd_window {
 /* Keys of EXIST and PREFIX that are not here, in one question. */
 struct mcd_far {
     struct mcd_object *owner; /* NULL: the request is over */
+    struct mcd_far *next;     /* unused ones */
     bool asking;
     struct mcd_ask ask;
     uint32_t n, room;
@@ -103,6 +107,7 @@ struct mcd_far {
 
 enum mcd_step {
     MCD_STEP_FILL,
+    MCD_STEP_BEGIN, /* PUT, CREATE: a round with those that are not over */
     MCD_STEP_ASK,   /* may it be written? where is it? */
     MCD_STEP_WORK,  /* bytes */
     MCD_STEP_TELL,  /* it was written */
@@ -133,7 +138,8 @@ struct mcd_object {
     uint8_t path, tier;
     bool shown;        /* the slot says that it has begun */
     bool waits;        /* in no list */
-    bool for_space;    /* and in that of those that wait for the store */
+    bool for_space;    /* and in that of those that wait for the store, */
+    bool for_window;   /* or for one of the queue's windows */
     bool catalog;      /* other hosts are there, and may be asked */
     bool ended;        /* PREFIX: a key is not there */
     uint64_t bytes;    /* slot.bytes */
@@ -141,7 +147,11 @@ struct mcd_object {
     uint64_t previous; /* CHAIN: hash of the last key */
     uint64_t deadline; /* ticks */
     uint64_t started;  /* ticks: first run */
+    uint64_t patience; /* ns: until then it waits for others who write its keys; 0: nobody does */
     struct mcd_window *window;
+    struct mcd_window *aside; /* windows that wait for an answer alone, */
+    unsigned naside;          /* so many */
+    uint32_t taken_back;      /* ending: so many results were */
     struct mcd_far *far;
     struct mcd_object *space_prev, *space_next;
     struct mcd_object *idle_next; /* unused ones */
@@ -152,10 +162,12 @@ struct mcd_objects {
     uint32_t ready; /* atomic: bumped by mcd_objects_ready(), any thread */
     uint32_t woken; /* atomic: bumped by it and mcd_objects_wake(), any thread */
     uint32_t ready_seen, woken_seen;
-    struct mcd_object *space; /* those that wait for the store */
+    struct mcd_object *space;  /* those that wait for the store */
+    struct mcd_window *undone; /* creations that the catalog is to be told of, at the next turn */
     struct mcd_object *idle;
-    struct mcd_window *windows; /* unused ones, */
-    unsigned nidle, nwindows;   /* bounded */
+    struct mcd_window *windows;     /* unused ones, */
+    struct mcd_far *far;            /* likewise */
+    unsigned nidle, nwindows, nfar; /* bounded */
 };
 
 /* ---- object_args.c --------------------------------------------------------------------- */
@@ -174,7 +186,7 @@ enum mcs_status mcd_object_piece(const struct mcd_object *r, const struct mcd_it
 /* Sums up the pieces' lengths in it->size. True: through, with *error; false: the budget is used up. */
 bool mcd_object_measure(const struct mcd_object *r, struct mcd_item *it, uint64_t *budget,
                         enum mcs_status *error);
-/* Writes results of the window's keys. */
+/* Writes results of the window's keys, from w->first on. */
 void mcd_object_show(struct mcd_engine *g, struct mcd_object *r, const struct mcd_window *w);
 void mcd_object_show_byte(const struct mcd_object *r, uint32_t index, uint8_t status);
 
@@ -182,9 +194,6 @@ void mcd_object_show_byte(const struct mcd_object *r, uint32_t index, uint8_t st
 
 /* What is awaited has come. */
 void mcd_object_awake(struct mcd_engine *g, struct mcd_object *r);
-/* Asks. True: it was answered at once. */
-bool mcd_object_ask(struct mcd_engine *g, struct mcd_object *r, struct mcd_window *w);
-uint64_t mcd_object_deadline_ns(const struct mcd_engine *g, const struct mcd_object *r);
 void mcd_object_end_item(struct mcd_item *it, enum mcs_status status);
 /* A version in one number. */
 static inline uint64_t mcd_version_word(const struct mco_version *v)
@@ -202,13 +211,41 @@ struct mco_hint mcd_object_hint(const struct mcd_object *r, const struct mco_key
 /* Continues a checksum; what it takes is counted. */
 uint32_t mcd_object_sum(struct mcd_engine *g, uint32_t crc, const void *data, uint64_t size);
 
+/* ---- object_window.c ------------------------------------------------------------------- */
+
+void mcd_windows_free(struct mcd_objects *o);
+/* A window for it. WAIT: its queue has as many as it may: when one is given back. */
+enum mcd_run mcd_window_provide(struct mcd_engine *g, struct mcd_object *r);
+/* The request has none any more; whoever waits for one goes on. */
+void mcd_window_leave(struct mcd_engine *g, struct mcd_object *r);
+/* Who has waited longest goes on, when there may be a window more. */
+void mcd_window_offer(struct mcd_engine *g, struct mcd_queue *q);
+/* Out of the line for a window. */
+void mcd_window_wait_no_more(struct mcd_object *r);
+uint64_t mcd_object_deadline_ns(const struct mcd_engine *g, const struct mcd_object *r);
+/* The window's question is out, and all that is left for it are results: it stands aside, the request gets another one.
+ * False: it has to wait. */
+bool mcd_object_aside(struct mcd_engine *g, struct mcd_object *r);
+/* The END of what is given up: it outlives the request, and so has a time of its own. True: it is out. */
+bool mcd_object_tell(struct mcd_engine *g, struct mcd_window *w);
+/* Asks. True: it was answered at once. */
+bool mcd_object_ask(struct mcd_engine *g, struct mcd_object *r, struct mcd_window *w);
+/* The catalog is told that a creation will never be there, of many in one question. */
+struct mcd_held;
+void mcd_window_add_undone(struct mcd_engine *g, const struct mcd_held *held);
+void mcd_window_send_undone(struct mcd_engine *g);
+
 /* ---- the ops: on by up to *budget ------------------------------------------------------- */
 
+void mcd_far_put(struct mcd_objects *o, struct mcd_far *f);
+void mcd_far_free(struct mcd_objects *o);
 enum mcd_run mcd_object_exist(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget);
 enum mcd_run mcd_object_remove(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget);
 enum mcd_run mcd_object_put(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget);
 enum mcd_run mcd_object_seal(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget);
 enum mcd_run mcd_object_get(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget);
+/* The END of a window that stands aside was answered. */
+void mcd_object_put_told(struct mcd_engine *g, struct mcd_object *r, struct mcd_window *w);
 /* Spaces and creations that are not through are undone; the catalog is told of what was begun. */
 void mcd_object_put_down(struct mcd_engine *g, struct mcd_object *r, struct mcd_window *w);
 /* FAR items of a window: questions, legs. DONE: none is left under way. */

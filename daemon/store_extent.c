@@ -56,7 +56,7 @@ static void note(struct mcd_store *st, const struct mcd_store_note *n)
     if (w->nnotes < w->notes_room)
         w->notes[w->nnotes++] = *n;
     else
-        w->notes_lost++;
+        mcs_store_relaxed(&w->notes_lost, w->notes_lost + 1); /* partner: recover_lost() */
     mco_unlock(&w->lock);
     while (write(st->agent->event_fd, &one, sizeof(one)) < 0 && errno == EINTR)
         continue; /* when it is full of wake-ups nobody has read, one of them is enough */
@@ -371,6 +371,33 @@ static void give_back(struct mcd_store *st, uint32_t id)
     mcd_after_grace(st->agent, unmap, e);
 }
 
+/*
+ * For some notes there was no memory, and nobody knows which: so all who may have asked for an extent are told that there is none just
+ * now, and all extents in which nothing lies go.
+ */
+static void recover_lost(struct mcd_store *st)
+{
+    struct mcd_store_work *w = st->work;
+    size_t n = mco_tenants(st->objects, NULL, 0);
+    struct mco_tenant_stats *tenants = calloc(n + 1, sizeof(*tenants));
+    struct mcd_store_extent *next;
+
+    if (tenants == NULL)
+        return;                                       /* the next time */
+    w->notes_seen = mcs_load_relaxed(&w->notes_lost); /* partner: note() */
+    mcd_log_limited(MCD_LOG_WARNING, "no memory to note what the store of objects asks for");
+    n = mco_tenants(st->objects, tenants, n);
+    for (size_t i = 0; i < n; i++)
+        for (unsigned open = 0; open < 2; open++)
+            mco_extent_failed(st->objects, tenants[i].tenant, open != 0);
+    free(tenants);
+    for (struct mcd_store_extent *x = w->extents; x != NULL; x = next) {
+        next = x->next;
+        if (x->id != 0)
+            give_back(st, x->id);
+    }
+}
+
 bool mcd_store_notes(struct mcd_store *st)
 {
     struct mcd_store_work *w = st->work;
@@ -397,6 +424,8 @@ bool mcd_store_notes(struct mcd_store *st)
             give_back(st, n.extent);
     }
     mco_unlock(&w->lock);
+    if (mcs_load_relaxed(&w->notes_lost) != w->notes_seen)
+        recover_lost(st);
     waits = w->nwaiting != 0;
     for (x = w->extents; x != NULL; x = next) {
         next = x->next;

@@ -31,7 +31,8 @@ struct mcd_store_work {
     struct mco_lock lock;
     uint32_t nnotes, notes_room;
     struct mcd_store_note *notes;
-    uint64_t notes_lost; /* no memory for them */
+    uint64_t notes_lost; /* atomic: no memory for them; */
+    uint64_t notes_seen; /* so many were made up for */
     /* control thread */
     struct mcd_store_extent *extents;
     uint64_t making;                /* bytes, of extents being made by the worker */

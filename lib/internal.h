@@ -295,10 +295,11 @@ struct mcl_object {
     uint32_t count;   /* keys */
     uint32_t results; /* where they are in the block; 0: none */
     uint32_t nstages, stages_room;
+    uintptr_t low, high;             /* all of them lie between */
     struct mcl_object_stage *stages; /* by piece; kept for the slot's next request */
 };
 
-#define MCL_OBJECT_MAPS 64u /* extents that a queue finds without the mutex, a power of two */
+#define MCL_OBJECT_MAPS 512u /* extents that a queue finds without the mutex, a power of two */
 
 struct mcshm_queue {
     struct mcs_queue shm;
@@ -582,6 +583,8 @@ void mcl_stage_finish(struct mcshm_queue *q, struct mcl_batch *b, uint32_t slot)
 /* Notes piece `piece` of `length` bytes; BUSY, NO_MEMORY. */
 mcshm_status mcl_object_stage(struct mcshm_queue *q, uint32_t slot, uint32_t piece,
                               struct mcl_private *memory, uint8_t *local, uint64_t length);
+/* BUSY: a PUT of memory that an unfinished task reads into. */
+mcshm_status mcl_object_stage_check(const struct mcshm_queue *q, uint32_t slot);
 bool mcl_object_stage_hold(struct mcshm_queue *q, uint32_t slot);
 void mcl_object_stage_release(struct mcshm_queue *q, uint32_t slot);
 void mcl_object_stage_begin(struct mcshm_queue *q, uint32_t slot);

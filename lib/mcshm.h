@@ -89,11 +89,11 @@ typedef enum mcshm_status {
     MCSHM_REBUILDING = 41,   /* the directory has a new leader, which does not know yet: retry */
     MCSHM_NO_DIRECTORY = 42, /* no master answers; what this host holds can be read */
     MCSHM_NO_SPACE = 43,     /* everything is leased, pinned or in use */
-    MCSHM_IN_USE = 44,       /* leased, pinned, or just being written or moved */
-    MCSHM_BAD_KEY = 45,      /* empty, or longer than MCSHM_KEY_MAX */
-    MCSHM_TOO_SMALL = 46,    /* the buffer; the result's size says what it takes */
-    MCSHM_LEASE = 47,        /* a read from another host took longer than its lease */
-    MCSHM_FENCED = 48,       /* an order of an earlier leader */
+    MCSHM_IN_USE = 44,    /* leased, pinned, or just being filled in place or written elsewhere */
+    MCSHM_BAD_KEY = 45,   /* empty, or longer than MCSHM_KEY_MAX */
+    MCSHM_TOO_SMALL = 46, /* the buffer; the result's size says what it takes */
+    MCSHM_LEASE = 47,     /* a read from another host took longer than its lease */
+    MCSHM_FENCED = 48,    /* an order of an earlier leader */
     MCSHM_DISK = 49,
     MCSHM_NOT_OWNER = 50 /* the hold of a put that is over, or another session's */
 } mcshm_status;

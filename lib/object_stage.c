@@ -37,7 +37,9 @@ bool mcl_object_reads_into(const struct mcshm_queue *q, uint32_t slot,
     const struct mcl_object *o = &q->objects[slot];
     const struct mcs_object_args *a = block(q, slot);
 
-    for (uint32_t i = 0; o->op == MCS_OP_GET && i < o->nstages; i++) {
+    if (o->op != MCS_OP_GET || (uintptr_t)local >= o->high || (uintptr_t)local + size <= o->low)
+        return false;
+    for (uint32_t i = 0; i < o->nstages; i++) {
         const struct mcl_object_stage *s = &o->stages[i];
 
         if (s->memory == memory && (uintptr_t)s->local < (uintptr_t)local + size &&
@@ -61,12 +63,55 @@ mcshm_status mcl_object_stage(struct mcshm_queue *q, uint32_t slot, uint32_t pie
         o->stages = stages;
         o->stages_room = room;
     }
-    if (o->op == MCS_OP_PUT && mcl_stage_reads_into(q, memory, local, length))
-        return mcl_fail(MCSHM_BUSY,
-                        "a READ or GET into this private memory is unfinished: poll it to its end, "
-                        "then submit the PUT");
+    if ((uintptr_t)local < o->low)
+        o->low = (uintptr_t)local;
+    if ((uintptr_t)local + length > o->high)
+        o->high = (uintptr_t)local + length;
     o->stages[o->nstages++] =
         (struct mcl_object_stage){.memory = memory, .local = local, .piece = piece};
+    return MCSHM_OK;
+}
+
+/* Pieces from..to, all of one memory: at a glance, and where that says so one by one. */
+static bool read_into(const struct mcshm_queue *q, const struct mcl_object *o,
+                      const struct mcs_object_args *a, uint32_t from, uint32_t to)
+{
+    uintptr_t low = UINTPTR_MAX, high = 0;
+    bool is;
+
+    for (uint32_t i = from; i < to; i++) {
+        uintptr_t at = (uintptr_t)o->stages[i].local;
+        uintptr_t end = at + pieces(a)[o->stages[i].piece].length;
+
+        low = at < low ? at : low;
+        high = end > high ? end : high;
+    }
+    is = mcl_stage_reads_into(q, o->stages[from].memory, (const uint8_t *)low, high - low);
+    if (!is || to - from == 1)
+        return is;
+    for (uint32_t i = from; i < to; i++)
+        if (mcl_stage_reads_into(q, o->stages[i].memory, o->stages[i].local,
+                                 pieces(a)[o->stages[i].piece].length))
+            return true;
+    return false;
+}
+
+mcshm_status mcl_object_stage_check(const struct mcshm_queue *q, uint32_t slot)
+{
+    const struct mcl_object *o = &q->objects[slot];
+    uint32_t from = 0;
+
+    if (o->op != MCS_OP_PUT || q->staged_reads == 0)
+        return MCSHM_OK;
+    for (uint32_t to = 1; to <= o->nstages; to++) {
+        if (to < o->nstages && !is_next(o, to))
+            continue;
+        if (read_into(q, o, block(q, slot), from, to))
+            return mcl_fail(MCSHM_BUSY,
+                            "a READ or GET into this private memory is unfinished: poll it to its "
+                            "end, then submit the PUT");
+        from = to;
+    }
     return MCSHM_OK;
 }
 

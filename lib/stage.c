@@ -171,17 +171,21 @@ static uint64_t span(const struct mcshm_queue *q, const struct mcl_task *t, uint
 bool mcl_stage_reads_into(const struct mcshm_queue *q, const struct mcl_private *memory,
                           const uint8_t *local, uint64_t size)
 {
-    for (uint32_t i = 0; q->staged_reads != 0 && i < q->shm.slots; i++) {
+    uint32_t left = q->staged_reads;
+
+    for (uint32_t i = 0; left != 0 && i < q->shm.slots; i++) {
         const struct mcl_stage *s;
 
         if ((q->tasks[i].flags & MCL_TASK_OPEN) == 0)
             continue;
         if ((q->tasks[i].flags & MCL_TASK_OBJECT) != 0) {
+            left -= q->objects[i].op == MCS_OP_GET;
             if (mcl_object_reads_into(q, i, memory, local, size))
                 return true;
             continue;
         }
         s = &q->stages[i];
+        left -= s->op == MCS_OP_READ;
         if (s->memory == memory && s->op == MCS_OP_READ &&
             overlaps(s->local, span(q, &q->tasks[i], s->shape), local, size))
             return true;

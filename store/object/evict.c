@@ -498,7 +498,7 @@ static bool want_more(struct mco_store *s, struct mco_arena *a, uint64_t need, u
 
     size = (size + MCO_PAGE - 1) & ~(uint64_t)(MCO_PAGE - 1);
     if (a->wanted != 0)
-        return true;
+        return now < a->wanted_until;
     if (s->o.want == NULL || after->want || now < a->refused_until)
         return false;
     if (s->starving != NULL && s->starving != a && now < s->starving_until &&
@@ -514,6 +514,7 @@ static bool want_more(struct mco_store *s, struct mco_arena *a, uint64_t need, u
             return false;
     }
     a->wanted = size;
+    a->wanted_until = now + MCO_OWNER_NS;
     s->wanted_bytes += size;
     after->want = true;
     after->want_tenant = a->tenant->tenant;
@@ -561,7 +562,7 @@ static bool returns(const struct mco_store *s, const struct mco_arena *a, uint64
     need = (need + MCO_PAGE - 1) & ~(uint64_t)(MCO_PAGE - 1);
     if (room >= need)
         return now < a->refused_until && s->removed_at != 0 && now < s->removed_at + MCO_RETURNS_NS;
-    return room + s->idle_bytes >= need;
+    return now < s->idle_until && room + s->idle_bytes >= need;
 }
 
 static void starve(struct mco_store *s, struct mco_arena *a, uint64_t now)
@@ -611,8 +612,9 @@ enum mcs_status mco_make_space(struct mco_store *s, struct mco_arena *a, uint64_
     if (gone == GONE)
         return MCS_OK;
     if (gone == ON_ITS_WAY || held || (a->writing != 0 && !a->open) || after->offloads != 0 ||
-        mco_leaves_soon(s))
-        return MCS_BUSY;
+        mco_leaves_soon(s) || a->wanted != 0 ||
+        (may_grow(s, a) && s->idle_bytes != 0 && room_of(s) + s->idle_bytes >= need))
+        return MCS_BUSY; /* the owner may be slow: its answer is all that is left to wait for */
     return MCS_NO_SPACE;
 }
 

@@ -116,6 +116,7 @@ bool mco_extent_idle(struct mco_store *s, struct mco_space *sp, struct mco_after
     sp->idle = true;
     s->empty--;
     s->idle_bytes += sp->e.size;
+    s->idle_until = mco_clock() + MCO_OWNER_NS;
     mco_space_drain(s, sp, true);
     after->idle[after->idles++] = sp->e.id;
     return true;

@@ -195,9 +195,11 @@ struct mco_arena {
     uint64_t used;          /* by objects */
     uint64_t wanted;        /* bytes that the owner was asked for; 0: nothing */
     uint64_t refused_until; /* ns: it was not to be had: not asked again before */
-    uint64_t ordered;       /* objects in the policy */
-    uint64_t writing;       /* by engines or in place */
-    uint64_t going;         /* bytes on their way to disk, to be free then */
+    uint64_t
+        wanted_until; /* ns: a wanted extent is waited for until then; later others go for what it would have held */
+    uint64_t ordered; /* objects in the policy */
+    uint64_t writing; /* by engines or in place */
+    uint64_t going;   /* bytes on their way to disk, to be free then */
     /* where a look for somebody to go has ended without one, soft pins passed by or not; NULL: it begins anew */
     struct mco_policy_entry *resume[2];
     bool held[2]; /* and has passed some by that are held for a short time */
@@ -253,6 +255,7 @@ struct mco_store {
 
     uint64_t drain_until;       /* ns: given up then, if nothing goes any more */
     uint32_t drain_left;        /* objects in it, when last looked at */
+    uint64_t idle_until;        /* ns: likewise for extents that the owner was told of */
     uint64_t starving_until;    /* ns */
     struct mco_arena *starving; /* has less than its share, and waits for an extent */
     bool replicas;              /* some objects have other copies */
@@ -492,6 +495,9 @@ void mco_extent_empty(struct mco_store *s, struct mco_space *sp, struct mco_afte
 bool mco_extent_idle(struct mco_store *s, struct mco_space *sp, struct mco_after *after);
 #define MCO_RETURNS_NS                                                                             \
     UINT64_C(2000000000) /* so long what was removed may still be on its way back */
+#define MCO_OWNER_NS                                                                               \
+    UINT64_C(                                                                                      \
+        2000000000) /* so long extents that the owner brings or takes are waited for where others could go instead */
 
 /* Of objects that are in no policy: their entries make rings. */
 void mco_ring_add(struct mco_store *s, struct mco_policy_entry *ring, uint32_t n);

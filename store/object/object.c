@@ -182,6 +182,15 @@ void mco_leave(struct mco_store *s, uint32_t n, enum mco_event_kind kind, uint64
 
 /* ---- begin ------------------------------------------------------------------------------------ */
 
+/* Another one is being written. By an engine: that is over soon, mco_seal() and mco_abort() say so; a client takes its time. */
+static enum mcs_status writing(struct mco_store *s, uint32_t n)
+{
+    if ((mco_record_at(s, n)->flags & MCO_OPEN) != 0)
+        return MCS_IN_USE;
+    mcs_store_relaxed(&s->waiting, 1u); /* under the lock, as those who end it are */
+    return MCS_BUSY;
+}
+
 /* May the key be written? */
 static enum mcs_status may_write(struct mco_store *s, const struct mco_put *p, struct mco_view *out)
 {
@@ -205,7 +214,7 @@ static enum mcs_status may_write(struct mco_store *s, const struct mco_put *p, s
         out->summed = mco_record_summed(mco_record_at(s, n));
     }
     if (status == MCS_OK && lives.writing != MCO_NONE)
-        status = MCS_IN_USE;
+        status = writing(s, lives.writing);
     if (status == MCS_OK && lives.others >= MCO_LIVES_MAX)
         status = MCS_LIMIT;
     mco_unlock(&sh->lock);
@@ -392,6 +401,7 @@ static void undo(struct mco_store *s, uint32_t n, struct mco_after *after)
         mco_leave(s, n, 0, now, after);
     else
         (void)mco_free_left(s, n, now, after);
+    mco_space_freed(s, after); /* its key, if nothing else */
 }
 
 static enum mcs_status seal(struct mco_store *s, uint32_t n, uint32_t crc, bool summed,
@@ -523,6 +533,7 @@ void mco_damaged(struct mco_store *s, struct mco_object *o)
         mco_leave(s, n, MCO_DAMAGED, mco_clock(), &after);
     } else if (state == MCO_WRITING) {
         mco_leave(s, n, 0, mco_clock(), &after);
+        mco_space_freed(s, &after); /* the key may be written by who waits for it */
     }
     mco_unlock(&s->lock);
     mco_run_after(s, &after);
@@ -537,6 +548,19 @@ bool mco_leaving(struct mco_store *s, const struct mco_key *key)
     leaves = mco_index_find(s, sh, key, 1u << MCO_LEAVING) != MCO_NONE;
     mco_unlock(&sh->lock);
     return leaves;
+}
+
+bool mco_is_created(struct mco_store *s, const struct mco_key *key)
+{
+    struct mco_shard *sh = mco_shard_of(s, key->hash);
+    uint32_t n;
+    bool is;
+
+    mco_lock(&sh->lock);
+    n = mco_index_find(s, sh, key, 1u << MCO_WRITING);
+    is = n != MCO_NONE && (mco_record_at(s, n)->flags & MCO_OPEN) != 0;
+    mco_unlock(&sh->lock);
+    return is;
 }
 
 void mco_set_copies(struct mco_store *s, const struct mco_key *key, unsigned copies)

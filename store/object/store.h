@@ -88,7 +88,8 @@ struct mco_options {
     int table_fd; /* of an earlier life, the store's from now on also on failure; -1: none */
     void *context;
     /* An extent of `size` bytes at least is wanted for the tenant: mco_extent_add() is to follow, or
-     * mco_extent_failed(). Asked for once at a time for each (tenant, open). */
+     * mco_extent_failed(). Asked for once at a time for each (tenant, open). Where the answer takes long, others are evicted
+     * meanwhile. */
     void (*want)(void *context, uint64_t tenant, bool open, uint64_t size);
     /* Nothing lies in the extent and it is not needed: the owner calls mco_extent_remove() when it can. */
     void (*idle)(void *context, uint32_t extent);
@@ -162,7 +163,8 @@ struct mco_put {
 /*
  * Space for a new object, which nobody finds before it is sealed. OK: *out is the writer's, until mco_seal() or
  * mco_abort(). EXISTS: a sealed one of this key is there (and no UPSERT, or it is of a later version). IN_USE:
- * another is being written. BUSY: space is being made (extents, disk, readers who leave): again after ready().
+ * a client fills another in place, which may take long. BUSY: another is being written (not open), or space is being made (extents,
+ * disk, readers who leave): again after ready().
  * NO_SPACE: nothing more can be evicted. LIMIT: the tenant's, of bytes or (the same share) of the table; of its group's 4,096
  * objects; or 256 lives of the key are still read. BAD_RANGE: larger than the store.
  */
@@ -209,6 +211,8 @@ enum mcs_status mco_remove(struct mco_store *s, const struct mco_key *key,
                            const struct mco_version *upto, bool force, uint64_t now);
 /* Does anybody still read what was removed or replaced of this key (leases, pins)? For who must wait for that. */
 bool mco_leaving(struct mco_store *s, const struct mco_key *key);
+/* Does a client fill one of this key in place (open, not sealed)? */
+bool mco_is_created(struct mco_store *s, const struct mco_key *key);
 void mco_set_copies(struct mco_store *s, const struct mco_key *key, unsigned copies);
 
 struct mco_listed {

@@ -11,6 +11,7 @@
 static void list(const struct mco_store *s, uint32_t n, struct mco_listed *out)
 {
     const struct mco_record *r = mco_record_at(s, n);
+    uint32_t own = r->state == MCO_OFFLOADING || r->state == MCO_FETCHING; /* the store's pin */
 
     *out = (struct mco_listed){
         .key = {NULL, r->key_length, r->tenant, s->entries[n].hash},
@@ -20,7 +21,7 @@ static void list(const struct mco_store *s, uint32_t n, struct mco_listed *out)
         .soft_pin_until = (uint64_t)r->soft_pin << MCO_SOFT_SHIFT,
         .lease_until = r->lease_until,
         .crc = r->crc,
-        .pins = r->pins,
+        .pins = r->pins > own ? r->pins - own : 0,
         .in_place = r->in_place,
         .copies = r->copies,
         .hard_pin = (r->flags & MCO_HARD) != 0,

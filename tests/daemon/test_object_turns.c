@@ -367,3 +367,145 @@ Test(object_turns, a_sleeping_engine_is_woken, .timeout = 60)
     cr_assert_eq(ob_result(&o, 0).status, MCS_OK);
     ob_fini(&o);
 }
+
+/* ---- the same key at the same time ------------------------------------------------------------- */
+
+/* A PUT of "large" while one is under way; its block lies behind the first one's. */
+static struct mcs_desc put_again(struct ob *o, uint32_t flags)
+{
+    struct mcs_desc d;
+
+    ob_begin(o, MCS_OP_PUT, flags);
+    ob_name(o, "large");
+    ob_piece(o, 0, 5000);
+    o->f.client.args += 8192;
+    ob_write(o);
+    o->f.client.args -= 8192;
+    d = ob_desc(o);
+    d.args = 8192 / MCS_LINE;
+    d.slot = d.batch = 1;
+    d.priority = MCS_CLASS_HIGH; /* so that it has its turn */
+    fix_push(&o->f, &d);
+    for (int i = 0; i < 10; i++)
+        ob_turns(o, 1);
+    cr_assert(!ob_ended(o, &d));
+    return d;
+}
+
+static struct mcs_object_result result_of_again(struct ob *o, const struct mcs_desc *d)
+{
+    struct mcs_object_result r;
+
+    cr_assert_eq(fix_state(ob_end(o, d)), MCS_STATE_COMPLETED);
+    memcpy(&r, o->f.client.args + 8192 + o->args.results, sizeof(r));
+    return r;
+}
+
+/* Put over an object that is just being put: it is there, or becomes that. */
+Test(object_turns, who_comes_second_waits_for_the_first)
+{
+    static const uint32_t flags[] = {0, MCS_OBJECT_NEW, MCS_OBJECT_UPSERT};
+    static struct ob o;
+
+    for (unsigned i = 0; i < 3; i++) {
+        struct mcs_object_result r;
+        struct mcs_desc first, second;
+
+        ob_init_sized(&o, 8u << 20, 2u << 20, 4096, 10);
+        first = put_begun(&o, FIX_EXTENT_SIZE);
+        second = put_again(&o, flags[i]);
+        cr_assert_eq(o.f.queue.waits, 1u, "and costs nothing meanwhile");
+        cr_assert_eq(fix_state(ob_end(&o, &first)), MCS_STATE_COMPLETED);
+        r = result_of_again(&o, &second);
+        cr_assert_eq(r.status, i == 1 ? MCS_EXISTS : MCS_OK);
+        cr_assert_eq(r.size, i == 2 ? 5000u : FIX_EXTENT_SIZE);
+        cr_assert(ob_stats(&o).objects == 1 && ob_stats(&o).writing == 0);
+        ob_fini(&o);
+    }
+}
+
+Test(object_turns, who_comes_second_writes_what_the_first_has_given_up)
+{
+    static struct ob o;
+    struct mcs_object_result r;
+    struct mcs_desc first, second, cancel = {.op = MCS_OP_CANCEL};
+
+    ob_init_sized(&o, 8u << 20, 2u << 20, 4096, 10);
+    first = put_begun(&o, FIX_EXTENT_SIZE);
+    second = put_again(&o, MCS_OBJECT_NEW);
+    cancel.slot = first.slot;
+    cancel.generation = first.generation;
+    fix_push(&o.f, &cancel);
+    cr_assert_eq(fix_state(ob_end(&o, &first)), MCS_STATE_CANCELED);
+    r = result_of_again(&o, &second);
+    cr_assert(r.status == MCS_OK && r.size == 5000);
+    ob_fini(&o);
+}
+
+/* Two requests, each with the keys of the other, in the other order. */
+Test(object_turns, keys_crosswise)
+{
+    static struct ob o;
+    struct mcs_desc d[2];
+    uint32_t results[2];
+
+    ob_init_sized(&o, 8u << 20, 2u << 20, 4096, 10);
+    for (unsigned i = 0; i < 2; i++) {
+        ob_begin(&o, MCS_OP_PUT, MCS_OBJECT_UPSERT);
+        for (unsigned k = 0; k < 8; k++) {
+            ob_name(&o, (k % 2 == 0) == (i == 0) ? "one" : "two");
+            ob_piece(&o, 0, 100000);
+        }
+        o.f.client.args += i * 8192;
+        ob_write(&o);
+        o.f.client.args -= i * 8192;
+        results[i] = o.args.results + i * 8192;
+        d[i] = ob_desc(&o);
+        d[i].args = i * 8192 / MCS_LINE;
+        d[i].slot = d[i].batch = i;
+    }
+    fix_push(&o.f, &d[0]);
+    fix_push(&o.f, &d[1]);
+    for (unsigned i = 0; i < 2; i++)
+        cr_assert_eq(fix_state(ob_end(&o, &d[i])), MCS_STATE_COMPLETED);
+    for (unsigned i = 0; i < 2; i++)
+        for (unsigned k = 0; k < 8; k++) {
+            struct mcs_object_result r;
+
+            memcpy(&r, o.f.client.args + results[i] + k * sizeof(r), sizeof(r));
+            cr_assert_eq(r.status, MCS_OK);
+        }
+    cr_assert(ob_stats(&o).objects == 2 && ob_stats(&o).writing == 0);
+    ob_fini(&o);
+}
+
+/* Many holds of a request that ends otherwise are not all taken back at once, while others wait. */
+Test(object_turns, holds_are_taken_back_some_a_turn)
+{
+    static struct ob o;
+    struct mcs_desc d;
+    uint64_t n, before, creations, bytes;
+
+    ob_init_sized(&o, 8u << 20, 2u << 20, 4096, 1000);
+    ob_put(&o, "k", 0, 100, 0);
+    ob_begin(&o, MCS_OP_HOLD, 0);
+    for (unsigned i = 0; i < 700; i++)
+        ob_name(&o, "k");
+    ob_write(&o);
+    d = ob_desc(&o);
+    fix_push(&o.f, &d);
+    do {
+        ob_turns(&o, 1);
+        mcd_holds_count(o.f.session->holds, &n, &creations, &bytes);
+    } while (n < 600);
+    cr_assert(!ob_ended(&o, &d));
+    before = n;
+    mcd_task_cancel(o.f.engine, &o.f.queue, d.slot);
+    mcd_holds_count(o.f.session->holds, &n, &creations, &bytes);
+    cr_assert(n > before / 2 && n < before && !ob_ended(&o, &d), "%llu holds",
+              (unsigned long long)n);
+    cr_assert_eq(fix_state(ob_end(&o, &d)), MCS_STATE_CANCELED);
+    mcd_holds_count(o.f.session->holds, &n, &creations, &bytes);
+    cr_assert_eq(n, 0u);
+    ob_fini(&o);
+}

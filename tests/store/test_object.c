@@ -71,7 +71,7 @@ Test(object, is_not_found_before_it_is_sealed)
 
     world_init(&w, 4 * MIB, MIB);
     cr_assert_eq(world_begin(&w, &p, &v), MCS_OK);
-    cr_assert_eq(mco_begin(w.s, &p, &v2), MCS_IN_USE);
+    cr_assert_eq(mco_begin(w.s, &p, &v2), MCS_BUSY);
     cr_assert_eq(mco_pin(w.s, &p.key, NULL, 1, &v2), MCS_NOT_FOUND);
     cr_assert_eq(mco_remove(w.s, &p.key, NULL, true, 1), MCS_NOT_FOUND);
     mco_abort(w.s, v.object);
@@ -82,6 +82,45 @@ Test(object, is_not_found_before_it_is_sealed)
     cr_assert_eq(v2.size, 5000u);
     cr_assert_eq(v2.crc, 1u);
     mco_unpin(w.s, v2.object);
+    world_fini(&w);
+}
+
+/* Whoever was told BUSY for it hears of it, whatever becomes of it; of a client's creation nobody knows when it ends. */
+Test(object, that_is_being_written_is_waited_for)
+{
+    struct mco_put p = {.key = key_of(1, "k")};
+    struct mco_view v, v2;
+    unsigned readies;
+
+    world_init(&w, 4 * MIB, MIB);
+    for (unsigned i = 0; i < 6; i++) {
+        p.size = i < 3 ? 0 : 5000;
+        cr_assert_eq(world_begin(&w, &p, &v), MCS_OK);
+        cr_assert_eq(mco_begin(w.s, &p, &v2), MCS_BUSY);
+        cr_assert(!mco_is_created(w.s, &p.key));
+        readies = w.ready;
+        if (i % 3 == 0)
+            mco_abort(w.s, v.object);
+        else if (i % 3 == 1)
+            mco_damaged(w.s, v.object);
+        else
+            cr_assert_eq(mco_seal(w.s, v.object, 1, true, 1), MCS_OK);
+        cr_assert_gt(w.ready, readies, "way %u", i);
+        if (i % 3 == 1) {
+            cr_assert_eq(mco_begin(w.s, &p, &v2), MCS_OK, "the key is free");
+            mco_abort(w.s, v2.object);
+            mco_abort(w.s, v.object);
+        }
+        cr_assert_eq(mco_remove(w.s, &p.key, NULL, true, 1), i % 3 == 2 ? MCS_OK : MCS_NOT_FOUND);
+    }
+    p.open = true;
+    cr_assert_eq(world_begin(&w, &p, &v), MCS_OK);
+    cr_assert(mco_is_created(w.s, &p.key));
+    cr_assert_eq(mco_begin(w.s, &p, &v2), MCS_IN_USE);
+    p.open = false;
+    cr_assert_eq(mco_begin(w.s, &p, &v2), MCS_IN_USE);
+    mco_abort(w.s, v.object);
+    cr_assert(!mco_is_created(w.s, &p.key));
     world_fini(&w);
 }
 
