@@ -186,7 +186,9 @@ void mcd_on_objects(struct mcd_session *s, struct mcs_msg *m)
 
     if (st == NULL)
         return;
-    if (m->b.objects.what >= MCS_OBJECTS_COUNT || m->b.objects.length > sizeof(m->b.objects.text) ||
+    if (m->b.objects.what >= MCS_OBJECTS_COUNT ||
+        m->b.objects.length > (m->b.objects.what >= MCS_OBJECTS_COPY ? sizeof(m->b.objects.text)
+                                                                     : MCS_OBJECTS_TEXT_MAX) ||
         (m->b.objects.flags & ~(uint32_t)(MCS_OBJECT_FORCE | MCS_OBJECT_LOCAL)) != 0) {
         mcd_session_refuse(s, MCS_NOT_SUPPORTED, "request %u about objects, flags %#x: not known",
                            m->b.objects.what, m->b.objects.flags);

@@ -43,6 +43,8 @@ struct mcd_walk_job {
     uint32_t nfound, nopen;
     uint64_t removed, in_use;
     struct mcd_check *check; /* of what was found; NULL */
+    /* COPY, MOVE: text is the key */
+    uint32_t from, to;
     /* LIST */
     uint64_t skip, limit, listed;
     bool more;
@@ -153,6 +155,30 @@ static void print_object(struct mcd_master *m, FILE *out, const struct mco_key *
         print_text(out, h->address);
     }
     fputs("]}", out);
+}
+
+static void stat_answer(struct mcd_master *m, const struct mcd_asker *who,
+                        const struct mco_key *key)
+{
+    struct mco_found_at f;
+    char *json = NULL;
+    size_t size = 0;
+    FILE *out;
+
+    mco_directory_find(m->d, key, 1, mcd_now_ns(), &f);
+    if (f.status != MCS_OK && f.status != MCS_PEER_UNREACHABLE) {
+        listed_answer(m, who, f.status, NULL,
+                      f.status == MCS_REBUILDING ? "the directory is being rebuilt"
+                                                 : "no object has this key");
+        return;
+    }
+    out = open_memstream(&json, &size);
+    if (out != NULL) {
+        print_object(m, out, key, &f);
+        fclose(out);
+    }
+    listed_answer(m, who, json != NULL ? MCS_OK : MCS_NO_MEMORY, json, "");
+    free(json);
 }
 
 /* ---- walks -------------------------------------------------------------------------------------- */
@@ -331,9 +357,14 @@ static bool walked(const struct mcd_walk_job *j)
     return j->cursor == UINT64_MAX && j->seen == NULL;
 }
 
+static bool is_place(const struct mcd_walk_job *j)
+{
+    return j->what == MCS_OBJECTS_COPY || j->what == MCS_OBJECTS_MOVE;
+}
+
 static bool may_walk(const struct mcd_walk_job *j)
 {
-    return !walked(j) && j->nopen < OPEN_MAX && j->check == NULL;
+    return !walked(j) && j->nopen < OPEN_MAX && j->check == NULL && !is_place(j);
 }
 
 /* True: it is over, and answered. */
@@ -388,6 +419,28 @@ static bool job_step(struct mcd_master *m, struct mcd_walk_job *j, uint64_t end)
     return true;
 }
 
+/* The same of one that waits for a copy or a move. */
+static bool place_step(struct mcd_master *m, struct mcd_walk_job *j, uint64_t now)
+{
+    struct mco_key key = mco_key(j->tenant, j->text, (uint32_t)j->length);
+
+    switch (mco_directory_placed(m->d, &key, j->from, j->to)) {
+    case MCO_PLACED:
+        stat_answer(m, &j->asker, &key);
+        return true;
+    case MCO_NOT_PLACED:
+        listed_answer(m, &j->asker, MCS_NO_SPACE, NULL,
+                      "the host did not take it, or it was removed, evicted or replaced meanwhile");
+        return true;
+    default:
+        if (now < j->deadline)
+            return false;
+        m->stats.late++;
+        listed_answer(m, &j->asker, MCS_TIMEOUT, NULL, "not there in time; it goes on: ask again");
+        return true;
+    }
+}
+
 bool mcd_jobs_poll(struct mcd_master *m)
 {
     struct mcd_walk_job **link = &m->jobs, *j = m->jobs;
@@ -406,7 +459,7 @@ bool mcd_jobs_poll(struct mcd_master *m)
         bool over = false;
 
         do
-            over = job_step(m, j, end);
+            over = is_place(j) ? place_step(m, j, mcd_now_ns()) : job_step(m, j, end);
         while (!over && may_walk(j) && mcd_now_ns() < end);
         if (over) {
             *link = j->next;
@@ -510,30 +563,66 @@ void mcd_master_on_remove_many(struct mcd_master *m, const struct mcd_asker *who
 static void on_stat(struct mcd_master *m, const struct mcd_asker *who, const Mcd__StoreList *q)
 {
     struct mco_key key;
-    struct mco_found_at f;
-    char *json = NULL;
-    size_t size = 0;
-    FILE *out;
 
     if (q->text.len == 0 || q->text.len > MCS_KEY_MAX) {
         listed_answer(m, who, MCS_BAD_KEY, NULL, "a key has 1 to 4096 bytes");
         return;
     }
     key = mco_key(q->tenant, q->text.data, (uint32_t)q->text.len);
-    mco_directory_find(m->d, &key, 1, mcd_now_ns(), &f);
-    if (f.status != MCS_OK && f.status != MCS_PEER_UNREACHABLE) {
-        listed_answer(m, who, f.status, NULL,
-                      f.status == MCS_REBUILDING ? "the directory is being rebuilt"
-                                                 : "no object has this key");
+    stat_answer(m, who, &key);
+}
+
+/* The holder whose address, with its NUL, comes next. False: none does. */
+static bool next_holder(struct mcd_master *m, ProtobufCBinaryData *text, uint32_t *holder)
+{
+    const uint8_t *end = text->len == 0 ? NULL : memchr(text->data, 0, text->len);
+
+    if (end == NULL)
+        return false;
+    *holder = end == text->data ? MCO_NO_HOLDER
+                                : mco_directory_holder_named(m->d, (const char *)text->data);
+    text->len -= (size_t)(end + 1 - text->data);
+    text->data += end + 1 - text->data;
+    return true;
+}
+
+static void on_place(struct mcd_master *m, const struct mcd_asker *who, const Mcd__StoreList *q)
+{
+    ProtobufCBinaryData text = q->text;
+    bool move = q->what == MCS_OBJECTS_MOVE;
+    enum mcs_status status;
+    struct mcd_walk_job *j;
+    struct mco_key key;
+    uint32_t from, to;
+
+    if (!next_holder(m, &text, &to) || !next_holder(m, &text, &from) || text.len == 0 ||
+        text.len > MCS_KEY_MAX) {
+        m->stats.malformed++;
+        mcd_master_reply(m, who, MCS_PROTOCOL, NULL);
         return;
     }
-    out = open_memstream(&json, &size);
-    if (out != NULL) {
-        print_object(m, out, &key, &f);
-        fclose(out);
+    key = mco_key(q->tenant, text.data, (uint32_t)text.len);
+    status = to == MCO_NO_HOLDER || (from == MCO_NO_HOLDER) == move
+                 ? MCS_NOT_FOUND
+                 : mco_directory_place(m->d, &key, from, to, mcd_now_ns());
+    if (status != MCS_OK) {
+        listed_answer(m, who, status, NULL,
+                      status == MCS_NOT_FOUND
+                          ? "no object has this key, or no agent this address, or it is not there"
+                      : status == MCS_NO_SPACE ? "the host has no room, or is drained"
+                      : status == MCS_LIMIT    ? "as many hosts have it as can"
+                      : status == MCS_IN_USE   ? "it is being moved or dropped there: ask again"
+                                               : "who has it, or is to have it, cannot be reached");
+        return;
     }
-    listed_answer(m, who, json != NULL ? MCS_OK : MCS_NO_MEMORY, json, "");
-    free(json);
+    j = job_create(m, who, q->tenant, q->what, text);
+    if (j == NULL) {
+        listed_answer(m, who, MCS_NO_MEMORY, NULL, "no memory, or too many requests at a time");
+        return;
+    }
+    j->from = from;
+    j->to = to;
+    job_begin(m, j);
 }
 
 /* For who named one that is not there: those that are, as many as there is room for. */
@@ -590,6 +679,10 @@ void mcd_master_on_list(struct mcd_master *m, const struct mcd_asker *who, const
     case MCS_OBJECTS_DRAIN:
     case MCS_OBJECTS_UNDRAIN:
         on_drain(m, who, q);
+        return;
+    case MCS_OBJECTS_COPY:
+    case MCS_OBJECTS_MOVE:
+        on_place(m, who, q);
         return;
     case MCS_OBJECTS_LIST:
         break;

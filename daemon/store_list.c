@@ -301,6 +301,11 @@ static bool is_local(const struct mcs_msg_objects *m)
     return (m->flags & MCS_OBJECT_LOCAL) != 0 || m->what == MCS_OBJECTS_EVENTS;
 }
 
+static bool is_place(const struct mcs_msg_objects *m)
+{
+    return m->what == MCS_OBJECTS_COPY || m->what == MCS_OBJECTS_MOVE;
+}
+
 static bool is_drain(const struct mcs_msg_objects *m)
 {
     return m->what == MCS_OBJECTS_DRAIN || m->what == MCS_OBJECTS_UNDRAIN;
@@ -319,6 +324,10 @@ static bool check(struct mcd_session *s, const struct mcs_msg_objects *m)
     }
     if (m->what == MCS_OBJECTS_STAT && m->length == 0) {
         mcd_session_refuse(s, MCS_BAD_KEY, "the key is empty: want 1 to %u bytes", MCS_KEY_MAX);
+        return false;
+    }
+    if (is_place(m) && (m->flags & MCS_OBJECT_LOCAL) != 0) {
+        mcd_session_refuse(s, MCS_NOT_SUPPORTED, "a host alone has one place for an object");
         return false;
     }
     if (is_drain(m) && s->uid != 0 && s->uid != geteuid()) {
@@ -353,7 +362,7 @@ void mcd_store_list(struct mcd_session *s, const struct mcs_msg_objects *m)
     s->op.listing = l;
     if (!is_local(m) && st->catalog != NULL)
         res = mcd_catalog_objects(st->catalog, &l->m, l->tenant, l->deadline, told, l);
-    if (res == -ENOTSUP && is_drain(m)) {
+    if (res == -ENOTSUP && (is_drain(m) || is_place(m))) {
         s->op.listing = NULL;
         free(l);
         mcd_session_refuse(s, MCS_NOT_SUPPORTED,

@@ -596,6 +596,12 @@ mcshm_status mcshm_object_stat(mcshm *c, const mcshm_key *key, char **json);
 /* Events from number `from` on, `limit` at most: JSON {"first":..,"next":..,"lost":..,"events":[..]}, free() it. `lost`: how many
  * before `first` are not kept any more: list the objects anew. */
 mcshm_status mcshm_objects_events(mcshm *c, uint64_t from, uint64_t limit, char **json);
+/* Has the agent `to` ("host:port") hold an object, too; with `from` (NULL: none) that one no more. Pins and groups go with it, and it is
+ * to have one holder more from now on, as if it had been put so. *json (free() it): the object as mcshm_object_stat() has it, when
+ * that is so. NOT_FOUND: there is no such object, or host, or `from` does not hold it; NO_SPACE: `to` has no room or is drained;
+ * LIMIT: 8 hosts have it; TIMEOUT: it goes on, ask again. */
+mcshm_status mcshm_object_place(mcshm *c, const mcshm_key *key, const char *from, const char *to,
+                                char **json);
 /* Has an agent ("host:port") give its objects to others, and take no new ones until `drain` is false. *json: how far it is;
  * call again to see. PERMISSION: neither root nor the agent's user. */
 mcshm_status mcshm_drain(mcshm *c, const char *host, bool drain, char **json);

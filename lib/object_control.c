@@ -18,9 +18,10 @@ static mcshm_status ask(mcshm *c, const char *call, const struct mcs_msg_objects
     if (json == NULL)
         return mcl_fail(MCSHM_INVALID_ARGUMENT, "%s: json is NULL", call);
     *json = NULL;
-    if (size > sizeof(m.b.objects.text))
+    if (size > MCS_OBJECTS_TEXT_MAX && how->what != MCS_OBJECTS_COPY &&
+        how->what != MCS_OBJECTS_MOVE)
         return mcl_fail(how->what == MCS_OBJECTS_REGEX ? MCSHM_INVALID_ARGUMENT : MCSHM_BAD_KEY,
-                        "%s: %zu bytes, at most %zu", call, size, sizeof(m.b.objects.text));
+                        "%s: %zu bytes, at most %u", call, size, MCS_OBJECTS_TEXT_MAX);
     if (text == NULL && size != 0)
         return mcl_fail(MCSHM_INVALID_ARGUMENT, "%s: NULL of %zu bytes", call, size);
     if ((how->flags & ~(uint32_t)(MCS_OBJECT_FORCE | MCS_OBJECT_LOCAL)) != 0)
@@ -147,4 +148,34 @@ MCSHM_API mcshm_status mcshm_drain(mcshm *c, const char *host, bool drain, char 
         return mcl_fail(MCSHM_INVALID_ARGUMENT, "mcshm_drain: want \"host:port\" of 1 to %u bytes",
                         MCS_ADDRESS_MAX - 1);
     return ask(c, "mcshm_drain", &how, host, strlen(host), json);
+}
+
+MCSHM_API mcshm_status mcshm_object_place(mcshm *c, const mcshm_key *key, const char *from,
+                                          const char *to, char **json)
+{
+    const struct mcs_msg_objects how = {.what = from != NULL ? MCS_OBJECTS_MOVE : MCS_OBJECTS_COPY};
+    const char *const hosts[2] = {to, from != NULL ? from : ""};
+    char text[sizeof(how.text)];
+    size_t at = 0;
+    mcshm_status status = mcl_check(c);
+
+    if (status != MCSHM_OK)
+        return status;
+    if (key == NULL || (key->bytes == NULL && key->size != 0))
+        return mcl_fail(MCSHM_INVALID_ARGUMENT, "mcshm_object_place: key is NULL");
+    if (key->size == 0 || key->size > MCS_KEY_MAX)
+        return mcl_fail(MCSHM_BAD_KEY, "mcshm_object_place: the key has %zu bytes: 1 .. %u",
+                        key->size, MCS_KEY_MAX);
+    for (unsigned i = 0; i < 2; i++) {
+        size_t n = hosts[i] == NULL ? 0 : strlen(hosts[i]);
+
+        if (n >= MCS_ADDRESS_MAX || (n == 0 && (i == 0 || from != NULL)))
+            return mcl_fail(MCSHM_INVALID_ARGUMENT,
+                            "mcshm_object_place: want \"host:port\" of 1 to %u bytes",
+                            MCS_ADDRESS_MAX - 1);
+        memcpy(text + at, n == 0 ? "" : hosts[i], n + 1);
+        at += n + 1;
+    }
+    memcpy(text + at, key->bytes, key->size);
+    return ask(c, "mcshm_object_place", &how, text, at + key->size, json);
 }

@@ -329,15 +329,20 @@ enum mcs_objects {
     MCS_OBJECTS_DRAIN, /* of the agent "host:port" in `text`: moves its objects elsewhere; root's or the agent's user's */
     MCS_OBJECTS_UNDRAIN,
     MCS_OBJECTS_EVENTS, /* the feed: up to `limit` events from number `skip` on */
+    /* One object is to be at one more agent, or there and at another no more. `text`: "host:port" of the one, of the other (COPY:
+     * empty), each with its NUL, and the key. Answered when it is. */
+    MCS_OBJECTS_COPY,
+    MCS_OBJECTS_MOVE,
     MCS_OBJECTS_COUNT
 };
+#define MCS_OBJECTS_TEXT_MAX 4096u /* but for COPY and MOVE */
 struct mcs_msg_objects {
     uint32_t what;
     uint32_t flags; /* MCS_OBJECT_FORCE, MCS_OBJECT_LOCAL: of object.h */
     uint64_t limit, skip;
     uint32_t length; /* of text */
     uint32_t reserved;
-    uint8_t text[4096];
+    uint8_t text[MCS_OBJECTS_TEXT_MAX + 2 * MCS_ADDRESS_MAX];
 };
 
 union mcs_msg_body {

@@ -149,6 +149,17 @@ unsigned mco_directory_pending(struct mco_directory *d, const struct mco_key *ke
 unsigned mco_directory_missing(struct mco_directory *d, const struct mco_key *key,
                                const struct mco_version *version, unsigned *copies);
 
+/*
+ * One more holder is to have it, or `to` instead of `from` (MCO_NO_HOLDER: none). OK: it has, or will have, see
+ * mco_directory_placed(). NOT_FOUND; PEER_UNREACHABLE: nobody who is here has it, or `to` is not; NO_SPACE; LIMIT: as many as can
+ * be; IN_USE: `to` is to drop an earlier life first, or other moves of it are under way.
+ */
+enum mcs_status mco_directory_place(struct mco_directory *d, const struct mco_key *key,
+                                    uint32_t from, uint32_t to, uint64_t now);
+enum mco_placed { MCO_PLACED, MCO_PLACING, MCO_NOT_PLACED };
+enum mco_placed mco_directory_placed(const struct mco_directory *d, const struct mco_key *key,
+                                     uint32_t from, uint32_t to);
+
 /* ---- orders --------------------------------------------------------------------------- */
 
 enum mco_order_kind {

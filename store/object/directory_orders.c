@@ -302,6 +302,93 @@ void mco_duties_place(struct mco_directory *d, struct mco_entry *e, uint32_t pre
     }
 }
 
+/* ---- places that were asked for ----------------------------------------------------------------- */
+
+/* Off this one: another has it. */
+static void leave_place(struct mco_directory *d, struct mco_entry *e, int slot)
+{
+    uint32_t holder = e->holders[slot] & MCO_SLOT_HOLDER;
+
+    mco_entry_drop(d, e, slot);
+    mco_duty_drop(d, e, holder, &e->version);
+}
+
+static enum mcs_status place_new(struct mco_directory *d, struct mco_entry *e, uint32_t from,
+                                 uint32_t to)
+{
+    unsigned have = e->nholders;
+
+    if (taken(e, to))
+        return MCS_IN_USE;
+    if (!fits(d->members[to], e->size))
+        return d->members[to]->state == MCO_HOLDER_HERE && d->members[to]->connected
+                   ? MCS_NO_SPACE
+                   : MCS_PEER_UNREACHABLE;
+    if (from != MCO_NO_HOLDER) {
+        for (const struct mco_duty *y = e->duties; y != NULL; y = y->next)
+            if (y->kind == MCO_ORDER_MOVE && y->from == from)
+                return MCS_IN_USE;
+        return mco_duty_move(d, e, from, to) ? MCS_OK : MCS_NO_MEMORY;
+    }
+    for (const struct mco_duty *y = e->duties; y != NULL; y = y->next)
+        have += y->kind == MCO_ORDER_COPY;
+    if (have >= MCS_REPLICAS_MAX)
+        return MCS_LIMIT;
+    copy_to(d, e, to, TRIES); /* there, and nowhere else */
+    if (mco_duty_of(e, to, MCO_ORDER_COPY) == NULL)
+        return MCS_NO_MEMORY;
+    if (e->copies <= have)
+        e->copies = (uint8_t)(have + 1);
+    return MCS_OK;
+}
+
+enum mcs_status mco_directory_place(struct mco_directory *d, const struct mco_key *key,
+                                    uint32_t from, uint32_t to, uint64_t now)
+{
+    struct mco_entry *e = mco_entry_find(d, key);
+    struct mco_found_at f;
+    int slot;
+
+    mco_directory_find(d, key, 1, now, &f);
+    if (f.status != MCS_OK)
+        return (enum mcs_status)f.status;
+    if (mco_member(d, to) == NULL || (from != MCO_NO_HOLDER && mco_member(d, from) == NULL))
+        return MCS_NOT_FOUND;
+    if (mco_directory_placed(d, key, from, to) != MCO_NOT_PLACED)
+        return MCS_OK;
+    slot = from == MCO_NO_HOLDER ? -1 : mco_entry_slot(e, from);
+    if (from != MCO_NO_HOLDER && slot < 0)
+        return MCS_NOT_FOUND;
+    if (from != MCO_NO_HOLDER && !mco_here(d, from))
+        return MCS_PEER_UNREACHABLE;
+    if (mco_entry_slot(e, to) < 0)
+        return place_new(d, e, from, to);
+    if (from != MCO_NO_HOLDER && from != to) { /* both have it */
+        leave_place(d, e, slot);
+        if (e->copies > e->nholders)
+            e->copies = e->nholders;
+    }
+    return MCS_OK;
+}
+
+enum mco_placed mco_directory_placed(const struct mco_directory *d, const struct mco_key *key,
+                                     uint32_t from, uint32_t to)
+{
+    const struct mco_entry *e = mco_entry_find(d, key);
+    bool apart = from != MCO_NO_HOLDER && from != to;
+
+    if (e == NULL || e->nholders == 0)
+        return MCO_NOT_PLACED;
+    for (const struct mco_duty *y = e->duties; y != NULL; y = y->next)
+        if ((y->holder == to && y->kind == (apart ? MCO_ORDER_MOVE : MCO_ORDER_COPY) &&
+             (!apart || y->from == from)) ||
+            (apart && y->holder == from && y->kind == MCO_ORDER_DROP && mco_here(d, from)))
+            return MCO_PLACING;
+    if (mco_entry_slot(e, to) < 0 || (apart && mco_entry_slot(e, from) >= 0))
+        return MCO_NOT_PLACED;
+    return MCO_PLACED;
+}
+
 /* ---- orders ------------------------------------------------------------------------------------ */
 
 static uint32_t source(const struct mco_directory *d, const struct mco_duty *y)

@@ -171,5 +171,6 @@ for name, types in {
                                C.POINTER(C.c_void_p)],
         "mcshm_object_stat": [C.c_void_p, C.POINTER(Key), C.POINTER(C.c_void_p)],
         "mcshm_objects_events": [C.c_void_p, C.c_uint64, C.c_uint64, C.POINTER(C.c_void_p)],
+        "mcshm_object_place": [C.c_void_p, C.POINTER(Key), C.c_char_p, C.c_char_p, C.POINTER(C.c_void_p)],
         "mcshm_drain": [C.c_void_p, C.c_char_p, C.c_bool, C.POINTER(C.c_void_p)]}.items():
     getattr(lib, name).argtypes = types

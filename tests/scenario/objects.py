@@ -114,5 +114,9 @@ class ObjectCalls:
     def stat(self, key):
         return self.object_json("object_stat", C.byref(Key(key, len(key))))
 
+    def place(self, key, to, of=None):
+        """To one more agent; with `of`: from that one."""
+        return self.object_json("object_place", C.byref(Key(key, len(key))), of.encode() if of else None, to.encode())
+
     def events(self, first=0, limit=1000000):
         return self.object_json("objects_events", first, limit)

@@ -96,7 +96,7 @@ def dies(pipe):
     raw = Raw(agent.socket)
     raw.hello()
     for _ in range(20):
-        raw.send(30, struct.pack("<IIQQII4096s", 0, LOCAL_, 1000000, 0, 0, 0, b""))
+        raw.send(30, struct.pack("<IIQQII4608s", 0, LOCAL_, 1000000, 0, 0, 0, b""))
     pipe.send("asked")
     pipe.recv()
 

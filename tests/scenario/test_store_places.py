@@ -106,6 +106,35 @@ equal(c.remove(b"leased", b"no such key"), [IN_USE, NOT_FOUND])
 equal(c.remove(b"leased", b"hard", b"hard twice", flags=FORCE), [OK] * 3)
 equal(where(b"leased") + where(b"hard") + where(b"hard twice"), [], "gone everywhere")
 
+# -- one more copy, or another place, by request
+
+for x in clients:
+    x.removed("all", FORCE)
+put(c, b"moves", flags=HARD_PIN)
+equal(c.place(b"moves", two.address)["hosts"], [one.address, two.address], "one more has it")
+equal(where(b"moves"), [0, 1], "when it is answered")
+equal(d.place(b"moves", two.address)["hosts"], [one.address, two.address], "it has it already")
+equal(sorted(e.place(b"moves", three.address, of=one.address)["hosts"]), [two.address, three.address], "from here to there")
+equal(where(b"moves"), [1, 2])
+equal(c.place(b"moves", two.address, of=three.address)["hosts"], [two.address], "both had it")
+at(b"moves", 1)
+equal(here(d, b"moves")["hard_pin"], True)
+readable(b"moves")
+refused(NOT_FOUND, c.place, b"no such key", two.address)
+refused(NOT_FOUND, c.place, b"moves", "10.9.9.9:1")
+refused(NOT_FOUND, c.place, b"moves", one.address, of=three.address)
+refused(BAD_KEY, c.place, b"", two.address)
+refused(INVALID_ARGUMENT, c.place, b"moves", "x" * 300)
+long = b"k" * 4096
+put(c, long)
+equal(c.place(long, three.address, of=one.address)["hosts"], [three.address], "the longest key")
+for i in range(2000):  # pinned: nothing more has room there
+    if e.put((b"full/%d" % i, bytes(100000)), flags=HARD_PIN)[0].status != OK:
+        break
+equal(c.put((b"large", bytes(200000)))[0].status, OK)
+refused(NO_SPACE, c.place, b"large", three.address)
+readable(b"moves")
+
 # -- over all hosts: lists, and removals by pattern from any of them
 
 for x in clients:

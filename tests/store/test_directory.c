@@ -314,6 +314,86 @@ Test(directory, a_preferred_host_gets_it)
     mco_directory_destroy(d);
 }
 
+static enum mco_placed placed(struct mco_directory *d, const char *text, uint32_t from, uint32_t to)
+{
+    struct mco_key k = key(text);
+
+    return mco_directory_placed(d, &k, from, to);
+}
+
+static enum mcs_status place(struct mco_directory *d, const char *text, uint32_t from, uint32_t to)
+{
+    struct mco_key k = key(text);
+
+    return mco_directory_place(d, &k, from, to, S);
+}
+
+Test(directory, copies_and_moves_by_request)
+{
+    struct mco_directory *d = made(3, 0, 0);
+    uint32_t a = holder(d, 1), b = holder(d, 2), c = holder(d, 3);
+    struct mco_order o;
+
+    put(d, a, "k", 0, 1, S);
+    cr_assert_eq(place(d, "l", MCO_NO_HOLDER, b), MCS_NOT_FOUND);
+    cr_assert_eq(place(d, "k", MCO_NO_HOLDER, 77), MCS_NOT_FOUND);
+    cr_assert_eq(place(d, "k", 77, b), MCS_NOT_FOUND);
+    cr_assert_eq(place(d, "k", c, b), MCS_NOT_FOUND, "it is not there");
+    cr_assert_eq(place(d, "k", MCO_NO_HOLDER, a), MCS_OK, "it has it");
+    cr_assert_eq(place(d, "k", a, a), MCS_OK);
+    no_order(d, S);
+
+    /* one more; asked for twice it is made once */
+    cr_assert_eq(place(d, "k", MCO_NO_HOLDER, b), MCS_OK);
+    cr_assert_eq(place(d, "k", MCO_NO_HOLDER, b), MCS_OK);
+    cr_assert_eq(placed(d, "k", MCO_NO_HOLDER, b), MCO_PLACING);
+    o = next(d, S);
+    cr_assert_eq(o.kind, MCO_ORDER_COPY);
+    cr_assert_eq(o.holder, b);
+    no_order(d, S);
+    cr_assert_eq(place(d, "k", a, b), MCS_IN_USE, "it is on its way there");
+    mco_directory_done(d, &o, MCS_NO_SPACE, S);
+    cr_assert_eq(placed(d, "k", MCO_NO_HOLDER, b), MCO_NOT_PLACED);
+    no_order(d, S); /* there or nowhere */
+    cr_assert_eq(place(d, "k", MCO_NO_HOLDER, b), MCS_OK);
+    o = next(d, S);
+    mco_directory_done(d, &o, MCS_OK, S);
+    cr_assert_eq(placed(d, "k", MCO_NO_HOLDER, b), MCO_PLACED);
+    cr_assert_eq(found(d, "k", S).nholders, 2);
+
+    /* from one to another: not before the first has dropped it */
+    cr_assert_eq(place(d, "k", a, c), MCS_OK);
+    o = next(d, S);
+    cr_assert_eq(o.kind, MCO_ORDER_MOVE);
+    cr_assert_eq(o.holder, c);
+    cr_assert_eq(o.from, a);
+    mco_directory_done(d, &o, MCS_OK, S);
+    cr_assert_eq(placed(d, "k", a, c), MCO_PLACING);
+    o = next(d, S);
+    cr_assert_eq(o.kind, MCO_ORDER_DROP);
+    cr_assert_eq(o.holder, a);
+    cr_assert_eq(place(d, "k", c, a), MCS_IN_USE, "it is to drop it first");
+    mco_directory_done(d, &o, MCS_OK, S);
+    cr_assert_eq(placed(d, "k", a, c), MCO_PLACED);
+
+    /* both have it */
+    cr_assert_eq(place(d, "k", b, c), MCS_OK);
+    o = next(d, S);
+    cr_assert_eq(o.kind, MCO_ORDER_DROP);
+    cr_assert_eq(o.holder, b);
+    mco_directory_done(d, &o, MCS_OK, S);
+    cr_assert_eq(found(d, "k", S).nholders, 1);
+    cr_assert_eq(found(d, "k", S).holders[0], c);
+    ticks(d, S);
+    no_order(d, S); /* one is as many as it is to have now */
+
+    mco_directory_drain(d, a, true);
+    cr_assert_eq(place(d, "k", MCO_NO_HOLDER, a), MCS_NO_SPACE, "drained");
+    mco_directory_left(d, b, S);
+    cr_assert_eq(place(d, "k", MCO_NO_HOLDER, b), MCS_PEER_UNREACHABLE);
+    mco_directory_destroy(d);
+}
+
 struct lost {
     unsigned n, left;
     char text[64];
