@@ -1,9 +1,0 @@
-#!/usr/bin/env python3
-# SPDX-License-Identifier: Apache-2.0
-# long
-"""A minute of soak_store.py: what clients on three hosts see under kills, stalls and cuts keeps docs/consistency.md."""
-import os
-import sys
-
-here = os.path.dirname(os.path.abspath(__file__))
-os.execv(sys.executable, [sys.executable, "-B", os.path.join(here, "soak_store.py"), "1"])
