@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SEQUENCE_JUMP (UINT64_C(1) << 40) /* puts that no leader has given in its time */
 #define AHEAD 16u /* keys whose slots and entries are on their way to the cache */
 
 /* ---- finding ------------------------------------------------------------------------------- */
@@ -393,12 +394,16 @@ unsigned mco_directory_missing(struct mco_directory *d, const struct mco_key *ke
 
 static void there(struct mco_directory *d, uint32_t holder, const struct mco_report *r)
 {
-    const struct mco_version newest = {d->o.token, d->sequence};
+    struct mco_version newest = {d->o.token, d->sequence};
     struct mco_entry *e = mco_entry_find(d, &r->key);
     const struct mco_duty *y;
     bool fits = true;
     int order;
 
+    /* a leader that was started anew may have its former life's token: it goes on behind what that one gave */
+    if (r->version.token == d->o.token && r->version.sequence > d->sequence &&
+        r->version.sequence - d->sequence < SEQUENCE_JUMP)
+        newest.sequence = d->sequence = r->version.sequence;
     if (mco_version_compare(&r->version, &newest) > 0) {
         d->stats.refused++; /* no leader has given it: nobody loses a true one for it */
         return;

@@ -122,7 +122,8 @@ for t in readers:
     t.start()
 await_(lambda: two.metric("mcshm_store_leases_taken_total") > 0, "reads to begin")
 lead.kill()
-lead = m.agent(*SETTINGS)
+# the reads fill the link over which the new leader has to hear of what is there
+lead = m.agent(*SETTINGS, "store.rebuild_ms=5000")
 for i in range(20):
     eventually("puts to go on", lambda: c.put((b"meanwhile/%d" % i, bytes(MiB)))[0].status == OK)
 for t in readers:

@@ -80,13 +80,27 @@ Test(directory_bounds, lives_that_nobody_gave_take_no_place)
     uint32_t a = holder(d, 1), b = holder(d, 2);
     struct mco_version v = put(d, a, "k", 0, 1, S);
 
-    reported(d, b, "k", (struct mco_version){3, v.sequence + 1}, true, 1, S);
+    reported(d, b, "k", (struct mco_version){3, UINT64_C(1) << 50}, true, 1, S);
+    reported(d, b, "k", (struct mco_version){4, 1}, true, 1, S);
     reported(d, b, "k", (struct mco_version){UINT64_MAX, UINT64_MAX}, true, 1, S);
     cr_assert(same(found(d, "k", S).version, v));
     cr_assert_eq(found(d, "k", S).holders[0], a);
     no_order(d, S);
     v = put(d, a, "k", MCS_OBJECT_UPSERT, 1, S);
     cr_assert(same(found(d, "k", S).version, v));
+    mco_directory_destroy(d);
+}
+
+/* A leader that was started anew may have the token of its former life: what that one gave is there, and it goes on behind it. */
+Test(directory_bounds, a_former_life_with_the_same_token_is_believed)
+{
+    struct mco_directory *d = made(3, 0, 0);
+    uint32_t a = holder(d, 1);
+    const struct mco_version before = {3, 100};
+
+    reported(d, a, "k", before, true, 1, S);
+    cr_assert(same(found(d, "k", S).version, before));
+    cr_assert_gt(put(d, a, "other", 0, 1, S).sequence, before.sequence);
     mco_directory_destroy(d);
 }
 
