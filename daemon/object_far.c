@@ -66,7 +66,7 @@ static void take_place(struct mcd_object *r, struct mcd_item *it, const struct m
     it->result.crc = it->view.crc = k->crc;
     it->view.summed = k->summed;
     it->version = k->version;
-    it->result.version = mcd_version_word(&k->version);
+    it->result.version = mco_version_number(&k->version);
     if (!in_ranges(r) && it->size < k->size) {
         mcd_object_end_item(it, MCS_TOO_SMALL);
         return;

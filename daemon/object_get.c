@@ -185,7 +185,7 @@ static void end_here(struct mcd_engine *g, struct mcd_item *it, enum mcs_status 
     }
     mcd_object_end_item(it, status);
     it->result.size = it->view.size;
-    it->result.version = mcd_version_word(&it->view.version);
+    it->result.version = mco_version_number(&it->view.version);
     it->result.crc = it->view.crc;
     it->result.tier = it->tries != 0  ? MCS_TIER_REMOTE /* it was brought here */
                       : it->from_disk ? MCS_TIER_DISK

@@ -29,7 +29,7 @@ static void end_existing(struct mcd_object *r, struct mcd_item *it)
 
     mcd_object_end_item(it, bad ? MCS_EXISTS : MCS_OK);
     it->result.size = it->view.size;
-    it->result.version = mcd_version_word(&it->view.version);
+    it->result.version = mco_version_number(&it->view.version);
     it->result.crc = it->view.crc;
 }
 
@@ -201,7 +201,7 @@ static void end_sealed(struct mcd_item *it)
     mcd_object_end_item(it, MCS_OK);
     it->result.copies = copies;
     it->result.size = it->view.size;
-    it->result.version = mcd_version_word(&it->version);
+    it->result.version = mco_version_number(&it->version);
     it->result.crc = it->crc;
     it->result.tier = MCS_TIER_MEMORY;
 }
@@ -277,7 +277,7 @@ static void give(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it
     it->result.size = it->size;
     it->result.offset = it->view.offset;
     it->result.extent = it->view.extent;
-    it->result.version = mcd_version_word(&it->version);
+    it->result.version = mco_version_number(&it->version);
     it->result.tier = MCS_TIER_MEMORY;
     it->result.path = g->local_ops->path;
     it->view.object = NULL; /* the hold's */

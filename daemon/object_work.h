@@ -195,11 +195,6 @@ void mcd_object_show_byte(const struct mcd_object *r, uint32_t index, uint8_t st
 /* What is awaited has come. */
 void mcd_object_awake(struct mcd_engine *g, struct mcd_object *r);
 void mcd_object_end_item(struct mcd_item *it, enum mcs_status status);
-/* A version in one number. */
-static inline uint64_t mcd_version_word(const struct mco_version *v)
-{
-    return mco_version_number(v);
-}
 static inline void mcd_object_pay(uint64_t *budget, uint64_t cost)
 {
     *budget -= cost < *budget ? cost : *budget;
