@@ -24,7 +24,7 @@ int mcd_master_create(struct mcd_agent *a, struct mcd_master **out, char *error,
 void mcd_master_destroy(struct mcd_master *m);
 void mcd_master_poll(struct mcd_master *m);
 bool mcd_master_leads(const struct mcd_master *m);
-/* The directory while it leads, for the agent's own catalog; NULL. */
+/* The directory while it leads, for who looks into it (tests); NULL. */
 struct mco_directory *mcd_master_directory(struct mcd_master *m);
 /* Messages of agents for their master (StoreJoin ... StoreRemove). True: it was one. p NULL: of this agent's own catalog,
  * answered by mcd_catalog_answer(). */

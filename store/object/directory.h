@@ -137,7 +137,7 @@ void mco_directory_start(struct mco_directory *d, uint32_t writer, const struct 
  * there. */
 void mco_directory_end(struct mco_directory *d, uint32_t writer, const struct mco_report *r,
                        size_t n, uint64_t now, uint8_t *status);
-/* From now on not found; DROP orders go to all holders. *left: holders that have to confirm, see mco_directory_dropped(). */
+/* From now on not found; DROP orders go to all holders. *left: holders that have to confirm, see mco_directory_pending(). */
 enum mcs_status mco_directory_remove(struct mco_directory *d, const struct mco_key *key,
                                      struct mco_version *upto, uint64_t now, unsigned *left);
 /* How many holders of older lives of this key than `version` have not confirmed that they dropped them (away ones are

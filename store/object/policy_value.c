@@ -27,16 +27,6 @@ void mco_values_init(struct mco_values *v)
             v->level[c][a] = (uint8_t)(MCO_VALUE_LEVELS / 2 - a); /* the younger the better */
 }
 
-unsigned mco_values_age(uint64_t touches)
-{
-    unsigned age;
-
-    if (touches < 32)
-        return 0;
-    age = 59u - (unsigned)__builtin_clzll(touches);
-    return age < MCO_VALUE_AGES ? age : MCO_VALUE_AGES - 1;
-}
-
 static void count_time(struct mco_values *v, unsigned class, unsigned age, uint64_t now)
 {
     v->time[class][age] += v->watched[class][age] * (double)(now - v->since[class][age]);

@@ -29,7 +29,6 @@ struct mco_values {
 };
 
 void mco_values_init(struct mco_values *v);
-unsigned mco_values_age(uint64_t touches);
 /* The first touch of an age. */
 static inline uint64_t mco_values_begin(unsigned age)
 {
