@@ -14,6 +14,14 @@
 #include <string.h>
 #include <unistd.h>
 
+/*
+ * What a reader had leased is removed at once, but its record and its space are not free before the lease has run out;
+ * the host that puts is such a holder, until the place has its copy. So there is room for all that comes and goes
+ * within a lease, else the store would evict what the next request is about.
+ */
+#define LEASE_MS 100u
+#define KEYS_IN_A_LEASE 200000u /* two million a second */
+
 struct both {
     struct store_client *here, *there;
 };
@@ -85,14 +93,13 @@ int store_remote(const struct store_options *o, uint64_t store, uint64_t keys,
         *why_not = "two hosts are two network namespaces, which take root";
         return 0;
     }
-    /* What a reader had leased is removed at once, but its space is not free before the lease has run out. */
     rc = hosts_open(&h, 1, "reno");
     if (rc != 0)
         return rc;
     snprintf(settings, sizeof(settings),
-             "[store]\nsize = %lluM\nobjects = %llu\nlease_ms = 100\nmaster = %s:%d\n",
-             (unsigned long long)(2 * store >> 20), (unsigned long long)(8 * keys + 1000),
-             h.end[0][0].address, PAIR_PORT);
+             "[store]\nsize = %lluM\nobjects = %llu\nlease_ms = %u\nmaster = %s:%d\n",
+             (unsigned long long)(2 * store >> 20), (unsigned long long)(8 * keys + KEYS_IN_A_LEASE),
+             LEASE_MS, h.end[0][0].address, PAIR_PORT);
     rc = pair_start(&po, &h, &p);
     if (rc == 0) {
         rc = measure(o, &h, &p, keys, rows);

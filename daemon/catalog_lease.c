@@ -12,6 +12,9 @@
 #include "log.h"
 #include "shm/status.h"
 
+#define COPY_MS 1000u    /* of a copy: least */
+#define COPY_RATE 50000u /* bytes per ms of the slowest link that is counted on */
+
 /* ---- given ---------------------------------------------------------------------------- */
 
 static void note_borrower(struct mcd_catalog *c, const struct mcd_peer *p, uint64_t until)
@@ -130,6 +133,29 @@ static bool leased_create(struct leased *l, int64_t n)
     return true;
 }
 
+/*
+ * For how long, in ms. A copy that the master ordered has one reader, once: it gets the time that a slow link takes for these bytes.
+ * With the whole default, the bytes that a put left here on their way to another host would fill this one's memory meanwhile.
+ */
+static uint64_t lease_time(struct mcd_catalog *c, const Mcd__StoreLease *r, uint32_t n)
+{
+    uint64_t most = r->lease_ms != 0 ? r->lease_ms : c->agent->config.store_lease_ms;
+    uint64_t bytes = 0, copy;
+    const uint8_t *at = r->keys.data;
+
+    most = most < MCD_LEASE_MAX_MS ? most : MCD_LEASE_MAX_MS;
+    if (!r->keep || r->lease_ms != 0)
+        return most;
+    for (uint32_t i = 0; i < n; i++) {
+        struct mco_key key = mcd_names_next(&at, r->tenant);
+        struct mco_listed l;
+
+        bytes += mco_stat(c->store->objects, &key, &l) ? l.size : 0;
+    }
+    copy = COPY_MS + bytes / COPY_RATE;
+    return copy < most ? copy : most;
+}
+
 void mcd_lease_on_lease(struct mcd_catalog *c, struct mcd_peer *p, const struct mcd_wire_header *h,
                         const uint8_t *payload, size_t size)
 {
@@ -157,8 +183,7 @@ void mcd_lease_on_lease(struct mcd_catalog *c, struct mcd_peer *p, const struct 
         mcd_peer_answer(p, h, MCS_OK, NULL);
         goto out;
     }
-    ms = r->lease_ms != 0 ? r->lease_ms : c->agent->config.store_lease_ms;
-    ms = ms < MCD_LEASE_MAX_MS ? ms : MCD_LEASE_MAX_MS;
+    ms = lease_time(c, r, (uint32_t)n);
     until = c->now + ms * MCD_MS;
     if (!leased_create(&l, n) || !know_borrower(c, p)) {
         mcd_peer_answer(p, h, MCS_NO_MEMORY, NULL);

@@ -318,7 +318,10 @@ static void verify(struct mcd_engine *g, struct mcd_catalog_engine *e)
     if (p->checked < p->view.size)
         return;
     e->verifying = p->next;
-    tell(g, p, p->sum == p->crc ? MCS_OK : MCS_CHECKSUM);
+    if (p->sum == p->crc)
+        tell(g, p, MCS_OK);
+    else /* once the lease is over, there may be anything: that says nothing about the object */
+        tell(g, p, mcd_now_ns() < p->until ? MCS_CHECKSUM : MCS_PEER_UNREACHABLE);
 }
 
 /* True: it is not in the way any more. */

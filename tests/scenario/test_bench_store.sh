@@ -85,4 +85,9 @@ if [ "$(id -u)" = 0 ] && [ ${#remote[@]} = 0 ]; then
 else
     json 'd["no_remote"] is not None or exit("remote: %s" % d)' <"$DIR/store.json" >"$DIR/ok"
 fi
+# More keys than fit come and go within a lease: the store must not evict what is measured.
+if [ "$(id -u)" = 0 ] && [ ${#remote[@]} = 0 ]; then
+    bench store --json --sizes 4K --batches 32 --seconds 0.2 --most 1M --no-peers --directory-keys 20000 >"$DIR/long.json"
+    json '{r["op"] for r in d["rows"] if r["where"] == "remote"} == {"put", "get", "exist", "prefix"} or exit("long: %s" % d)' <"$DIR/long.json" >"$DIR/ok"
+fi
 equal "$(ls "$TMPDIR")" "" "what the benchmark leaves behind"
