@@ -22,6 +22,8 @@ struct mcd_mooncake;
 struct mcd_rdma_owner;
 struct mcd_master;
 struct mcd_store;
+struct mcd_gpu;
+struct mct_cuda;
 
 #define MCD_RESOLVERS 4u
 
@@ -46,6 +48,8 @@ struct mcd_agent {
     struct mcd_rdma_owner *rdma_owner;
     struct mcd_registry registry;  /* of memory with them */
     struct mcd_store *store;       /* objects; NULL: [store] size = 0 */
+    struct mct_cuda *cuda;         /* this host's GPUs; NULL: [gpu] enable = off */
+    struct mcd_gpu *gpu;           /* who looks after it: gpu.h; likewise */
     struct mcd_master *master;     /* the directory, if this agent may lead it; NULL: it may not */
     struct mcd_mooncake *mooncake; /* stock Mooncake processes; NULL: [mooncake] listen = off */
     struct mcd_worker *resolvers[MCD_RESOLVERS]; /* they ask name servers */

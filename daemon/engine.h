@@ -209,6 +209,7 @@ struct mcd_engine_options {
     bool network;            /* they want an io_uring */
     struct mct_rdma *rdma;   /* the host's RDMA devices; NULL: none */
     struct mcd_store *store; /* objects; NULL: none */
+    struct mct_cuda *cuda;   /* the host's GPUs; NULL: [gpu] enable = off */
     bool checksum;           /* CRC32C of each slice that this side sends */
     uint64_t zero_copy_min;  /* bytes; UINT64_MAX: never */
     unsigned max_requests;   /* unanswered on one connection; 0: the transport's default */

@@ -16,6 +16,7 @@
 
 struct mcd_ledger;
 struct mcd_ledger_extent;
+struct mct_cuda_memory;
 struct mcd_pool;
 struct mcd_registration;
 struct mcd_session;
@@ -28,10 +29,15 @@ struct mcd_kind {
 
 struct mcd_extent {
     /* for engines, set before the extent can be found */
-    uint8_t *map;
+    uint8_t *map; /* with `gpu`: a device address, which this process must not touch */
     uint64_t size;
-    uint64_t address; /* published address of the first byte; unique on this host */
-    uint32_t handle;  /* in the owner's table */
+    uint64_t address;            /* published address of the first byte; unique on this host */
+    uint32_t handle;             /* in the owner's table */
+    struct mct_cuda_memory *gpu; /* NULL: host memory */
+    int16_t gpu_device;          /* with `gpu`: index of the device */
+    /* Host memory: whether the GPU driver has it registered; 0 no, 1 it is being registered, 2 yes, 3 it cannot be. control:
+     * release, engines: acquire */
+    uint32_t pinned;
     /* Local registration with the RDMA devices; NULL: none, or not yet. control: release, engines: acquire */
     struct mct_rdma_memory *registration;
     /* control thread only */

@@ -54,6 +54,8 @@ static const char *const type_names[MCS_MSG_COUNT] = {
     [MCS_MSG_OBJECT_MAP] = "OBJECT_MAP",
     [MCS_MSG_OBJECT_UNMAP] = "OBJECT_UNMAP",
     [MCS_MSG_OBJECTS] = "OBJECTS",
+    [MCS_MSG_GPU_ALLOC] = "GPU_ALLOC",
+    [MCS_MSG_GPU_IMPORT] = "GPU_IMPORT",
 };
 
 int64_t mcl_now_ns(void)

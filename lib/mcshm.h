@@ -95,7 +95,12 @@ typedef enum mcshm_status {
     MCSHM_LEASE = 47,     /* a read from another host took longer than its lease */
     MCSHM_FENCED = 48,    /* an order of an earlier leader */
     MCSHM_DISK = 49,
-    MCSHM_NOT_OWNER = 50 /* the hold of a put that is over, or another session's */
+    MCSHM_NOT_OWNER = 50, /* the hold of a put that is over, or another session's */
+    /* GPU memory */
+    MCSHM_NO_GPU = 51,      /* no such device, no driver, or [gpu] enable = off */
+    MCSHM_GPU_CONTEXT = 52, /* the driver refused: its word for it is in the sentence */
+    MCSHM_GPU_LOST = 53,    /* a sticky error: the device needs its processes to end */
+    MCSHM_GPU_ORDER = 54 /* local GPU memory, and neither MCSHM_GPU_SYNCED nor a gate to wait for */
 } mcshm_status;
 
 /* States of a task: the values of Mooncake's TransferStatusEnum. */
@@ -232,8 +237,13 @@ mcshm_status mcshm_get_info(mcshm *c, mcshm_info *out);
 /*
  * Allocates pool memory, zeroed when the extent is new, mapped into the process.
  * size: 1 .. the pool's limit, bytes. align: a power of two up to 1 GiB, or 0 for 64.
- * location: NULL, "cpu" or "cpu:N" (NUMA node N). Freed by mcshm_free() or with the
+ * location: NULL, "cpu" or "cpu:N" (NUMA node N), or a GPU: see below. Freed by mcshm_free() or with the
  * connection. Errors: NO_MEMORY, NO_HUGEPAGES, LIMIT, NOT_SUPPORTED (location).
+ *
+ * "cuda:N": memory of the GPU that this process's CUDA calls device N, under its CUDA_VISIBLE_DEVICES; "cuda:GPU-..." by
+ * UUID. *out is a device address, mapped for that device and for those that reach it directly, in their primary
+ * contexts; a host access to it is a fault. Needs libcuda.so.1, which the library loads now. align: up to 1 GiB, 0 for
+ * 256. NO_GPU, GPU_CONTEXT (the driver refused), and NO_MEMORY when the device has no more.
  */
 mcshm_status mcshm_alloc(mcshm *c, size_t size, size_t align, const char *location, void **out);
 
@@ -257,7 +267,40 @@ mcshm_status mcshm_register_memfd(mcshm *c, int fd, size_t size, void **out);
 mcshm_status mcshm_register(mcshm *c, void *address, size_t size);
 
 /*
- * Undoes one mcshm_register() or mcshm_register_memfd(); address is the start of the
+ * Registers GPU memory that another library has allocated (a framework's tensor): size bytes at the device address,
+ * inside one allocation or across several that are mapped one behind the other, wherever they begin.  The agent maps the same
+ * memory: by its exported handle where it was made with one (cuMemCreate with POSIX descriptors, as PyTorch's expandable
+ * segments are), else by a CUDA IPC handle of its allocation, which only cuMemAlloc() memory has.  It must not be freed
+ * before mcshm_unregister(). Registering the same range again counts; another overlap is OVERLAP.
+ * Errors: NO_GPU; NOT_SUPPORTED: neither way is open (managed memory, another process's, a pool's); NOT_REGISTERED: no
+ * device memory lies there; GPU_CONTEXT; LIMIT; NO_MEMORY.
+ */
+mcshm_status mcshm_register_gpu(mcshm *c, void *address, size_t size);
+
+/*
+ * A gate: a word in pool memory that a device's streams reach, by which a request waits for a stream, or a stream
+ * for a request, and no thread for either.  A gate serves one stream of requests at a time; its values count up.
+ */
+typedef struct mcshm_gate {
+    uint32_t *word;  /* as order.wait and order.signal want it */
+    uint64_t device; /* the same word, for cuStreamWriteValue32() and cuStreamWaitValue32() */
+    uint32_t last;   /* the value recorded last */
+    uint32_t reserved;
+    void *state;
+} mcshm_gate;
+
+/* location: "cuda:N" or "cuda:GPU-...". Errors as of mcshm_alloc(). */
+mcshm_status mcshm_gate_create(mcshm *c, const char *location, mcshm_gate *out);
+/* No request and no stream uses it any more. */
+mcshm_status mcshm_gate_destroy(mcshm *c, mcshm_gate *gate);
+/* Queues on the stream (a CUstream of the gate's device, current or not) a write of the next value, behind what it has so
+ * far. *value: what order.wait_value is to be. GPU_CONTEXT. */
+mcshm_status mcshm_gate_record(mcshm *c, mcshm_gate *gate, void *stream, uint32_t *value);
+/* Queues on the stream a wait for the value: what is queued later begins when a request has signalled it. */
+mcshm_status mcshm_gate_follow(mcshm *c, mcshm_gate *gate, void *stream, uint32_t value);
+
+/*
+ * Undoes one mcshm_register(), mcshm_register_memfd() or mcshm_register_gpu(); address is the start of the
  * range. Returns when nothing can reach the memory any more; tasks that used it end
  * FAILED with REVOKED. BUSY: staged tasks are unfinished. NOT_REGISTERED: no such start.
  */
@@ -355,6 +398,23 @@ mcshm_status mcshm_queue_close(mcshm_queue *q);
 
 #define MCSHM_FENCE 0x1u  /* start after all earlier tasks of the queue have ended */
 #define MCSHM_NOTIFY 0x2u /* then deliver `notify` to the segment's owner */
+/* Local memory is a GPU's, and everything that was queued on its streams and touches the range has ended: the
+ * stream was synchronised. A request on local GPU memory has this or order->wait. */
+#define MCSHM_GPU_SYNCED 0x20u
+
+/*
+ * What a request comes after and what comes after it, beside the queue's own order.  Words are 4-byte aligned, in
+ * host memory of mcshm_alloc() or of a gate (mcshm_gate_create()).
+ */
+typedef struct mcshm_order {
+    const uint32_t
+        *wait; /* NULL: nothing. The first byte moves once (int32_t)(*wait - wait_value) >= 0 */
+    uint32_t wait_value;
+    uint32_t signal_value;
+    uint32_t *
+        signal; /* NULL: nothing. Set to signal_value when the task has ended, however it ended; not when the
+                         agent dies meanwhile: the caller, who sees AGENT_RESTARTED, sets it then */
+} mcshm_order;
 
 typedef struct mcshm_notification {
     const char *name; /* not NUL-terminated when received */
@@ -375,6 +435,7 @@ typedef struct mcshm_request {
     uint64_t length;                  /* bytes, not 0 */
     uint64_t cookie;                  /* comes back in the status */
     const mcshm_notification *notify; /* with MCSHM_NOTIFY; copied at submission */
+    const mcshm_order *order;         /* NULL: none; copied at submission */
 } mcshm_request;
 
 /* A piece of a list: offsets are added to request.local and request.remote_address. */
@@ -640,7 +701,8 @@ typedef enum mcshm_query_what {
     MCSHM_QUERY_PEERS = 5,   /* agents of other hosts */
     MCSHM_QUERY_TENANTS = 6, /* what each has, may have, was given and was refused */
     MCSHM_QUERY_NICS = 7,    /* ports of RDMA devices; NOT_SUPPORTED by an agent that knows none */
-    MCSHM_QUERY_STORE = 8    /* objects: what is held, hit, evicted, leased; tiers; the directory */
+    MCSHM_QUERY_STORE = 8,   /* objects: what is held, hit, evicted, leased; tiers; the directory */
+    MCSHM_QUERY_GPUS = 9     /* devices, their memory here, copies */
 } mcshm_query_what;
 
 /* Asks the agent about itself. *json: one JSON object, NUL-terminated, free() it. A client

@@ -61,6 +61,7 @@
 #define MCS_FEATURE_KEPT                                                                           \
     (UINT64_C(1) << 1) /* somebody keeps the ledger: a later agent takes over */
 #define MCS_FEATURE_OBJECTS (UINT64_C(1) << 3) /* this agent holds objects: object.h */
+#define MCS_FEATURE_GPU (UINT64_C(1) << 4)     /* GPU memory may be asked for: [gpu] enable */
 /* And one that a client offers, in HELLO. */
 #define MCS_FEATURE_LEAVES (UINT64_C(1) << 2) /* it will not come back to a later agent */
 
@@ -96,6 +97,10 @@ enum mcs_class {
 #define MCS_DESC_FENCE 0x01u  /* start after all earlier tasks of this queue have ended */
 #define MCS_DESC_NOTIFY 0x02u /* deliver the notification in the arguments after the data */
 #define MCS_DESC_STRICT 0x04u /* fail rather than take a slower path */
+#define MCS_DESC_WAIT 0x08u   /* begin once the first gate in the arguments has its value */
+#define MCS_DESC_SIGNAL                                                                            \
+    0x10u /* store the value of the next gate when the task has ended, however */
+#define MCS_DESC_SYNCED 0x20u /* what wrote or reads the local GPU memory has ended already */
 #define MCS_DESC_FLAGS 0x07u
 
 /* States of a task: Mooncake's TransferStatusEnum, same values. */
@@ -186,6 +191,7 @@ static_assert(offsetof(struct mcs_desc, deadline_us) == 60, "mcs_desc layout");
  *   +---------+-----------------------+-------------------------+
  *   | mcs_args| mcs_piece x count     | name, message (no NUL)  |
  *   +---------+-----------------------+-------------------------+
+ *                                       and up to two mcs_gate, anywhere at a multiple of 8
  */
 struct mcs_args {
     uint64_t total;         /* bytes of the block, this head included */
@@ -197,9 +203,22 @@ struct mcs_args {
     uint32_t notify;        /* offset of the notification's name */
     uint32_t name_length;
     uint32_t message_length;
-    uint64_t reserved;
+    uint32_t gates; /* WAIT, SIGNAL: offset of one struct mcs_gate for each, in this order */
+    uint32_t reserved;
 };
 static_assert(sizeof(struct mcs_args) == 64, "mcs_args layout");
+
+/*
+ * A gate: 32 bits in host memory of an extent of this session, 4-byte aligned, which a GPU's stream and the agent
+ * take turns at.  WAIT: until (int32_t)(word - value) >= 0, as CU_STREAM_WAIT_VALUE_GEQ compares; the stream's write
+ * (cuStreamWriteValue32) comes after everything that was queued before it.
+ */
+struct mcs_gate {
+    uint32_t extent;
+    uint32_t value;
+    uint64_t offset; /* bytes into the extent */
+};
+static_assert(sizeof(struct mcs_gate) == 16, "mcs_gate layout");
 
 struct mcs_piece {
     uint64_t local;  /* added to the descriptor's local_offset */

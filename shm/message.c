@@ -45,6 +45,8 @@ static const struct {
     [MCS_MSG_OBJECT_MAP] = {sizeof(struct mcs_msg_object_map),
                             sizeof(struct mcs_msg_object_map_reply)},
     [MCS_MSG_OBJECT_UNMAP] = {sizeof(struct mcs_msg_object_unmap), 0},
+    [MCS_MSG_GPU_ALLOC] = {sizeof(struct mcs_msg_gpu_alloc), sizeof(struct mcs_msg_extent_reply)},
+    [MCS_MSG_GPU_IMPORT] = {sizeof(struct mcs_msg_gpu_import), sizeof(struct mcs_msg_extent_reply)},
     [MCS_MSG_OBJECTS] = {sizeof(struct mcs_msg_objects), sizeof(struct mcs_msg_query_reply)},
 };
 

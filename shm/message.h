@@ -60,6 +60,10 @@ enum mcs_msg_type {
     MCS_MSG_OBJECT_UNMAP = 29,
     MCS_MSG_OBJECTS =
         30, /* list, statistics, removal by pattern, drain: reply + fd of a memfd with JSON */
+    MCS_MSG_GPU_ALLOC = 31, /* reply + fd of the exported allocation when the extent is new */
+    /* A part of GPU memory that somebody else's library has allocated: all of its parts one after the other, no
+     * other request between them; the reply to the last one names the extent. + fd of the exported handle, or none */
+    MCS_MSG_GPU_IMPORT = 32,
     MCS_MSG_COUNT
 };
 
@@ -117,7 +121,27 @@ struct mcs_msg_alloc {
     uint64_t align;                  /* power of two; 0: MCS_LINE */
     char location[MCS_LOCATION_MAX]; /* "", "cpu", "cpu:N" */
 };
-struct mcs_msg_extent_reply { /* of ALLOC, REGISTER */
+/* What the memory of an extent or buffer is. */
+enum mcs_memory { MCS_MEMORY_HOST = 0, MCS_MEMORY_GPU = 1 };
+
+struct mcs_msg_gpu_alloc {
+    uint64_t size;
+    uint64_t align;  /* power of two; 0: 256, as cuMemAlloc() aligns */
+    uint8_t gpu[16]; /* UUID of the device, or of its MIG instance */
+};
+struct mcs_msg_gpu_import {
+    uint8_t gpu[16];
+    uint64_t total;      /* bytes of the whole range; the same in all parts */
+    uint64_t at;         /* of this part in the range: where the one before it ended */
+    uint64_t size;       /* bytes of it */
+    uint64_t offset;     /* of its first byte in its allocation */
+    uint64_t allocation; /* its id, CU_POINTER_ATTRIBUTE_BUFFER_ID: unique in the process's life */
+    uint32_t ipc;        /* 1: `handle` is a CUipcMemHandle; 0: an fd comes along */
+    uint32_t last;       /* 1: the last part */
+    uint8_t handle[64];
+};
+struct
+    mcs_msg_extent_reply { /* of ALLOC, REGISTER, GPU_ALLOC, GPU_IMPORT; zeros but for its last part */
     uint32_t extent;
     uint32_t is_new; /* 1: an fd comes along, map it */
     uint64_t offset; /* of the allocation in the extent */
@@ -180,7 +204,7 @@ struct mcs_msg_buffer_info {
     uint64_t address;
     uint64_t length;
     uint32_t access;
-    uint32_t reserved;
+    uint32_t memory; /* enum mcs_memory */
     char location[MCS_LOCATION_MAX];
 };
 #define MCS_MSG_DESCRIBE_MAX 64u
@@ -200,8 +224,8 @@ struct mcs_msg_map {
     uint64_t length;
 };
 struct mcs_msg_map_reply {
-    uint32_t grant; /* names the mapping to UNMAP */
-    uint32_t reserved;
+    uint32_t grant;       /* names the mapping to UNMAP */
+    uint32_t memory;      /* enum mcs_memory: how the fd is to be mapped */
     uint64_t extent_size; /* bytes to map from the fd's start */
     uint64_t extent_address;
     uint64_t offset;         /* of `address` in the extent */
@@ -222,6 +246,7 @@ enum mcs_query {
     MCS_QUERY_TENANTS,
     MCS_QUERY_NICS,
     MCS_QUERY_STORE,
+    MCS_QUERY_GPUS,
     MCS_QUERY_COUNT
 };
 struct mcs_msg_query {
@@ -249,10 +274,11 @@ struct mcs_msg_restore { /* + fd: session region */
 
 /* One extent, allocated or registered, under the handle and at the published address that it
  * had. Allocations in it follow with ALLOCS_BACK. */
-struct mcs_msg_extent_back { /* + fd */
+/* + fd; of GPU memory that was imported none: its parts follow as GPU_IMPORTs, the last one's reply names this extent. */
+struct mcs_msg_extent_back {
     uint32_t extent;
-    uint32_t reserved;
-    uint64_t size; /* of the whole extent */
+    uint32_t memory; /* enum mcs_memory */
+    uint64_t size;   /* of the whole extent */
 };
 struct mcs_msg_extent_back_reply {
     uint64_t address;
@@ -353,6 +379,8 @@ union mcs_msg_body {
     struct mcs_msg_queue_open_reply queue_open_reply;
     struct mcs_msg_queue_close queue_close;
     struct mcs_msg_alloc alloc;
+    struct mcs_msg_gpu_alloc gpu_alloc;
+    struct mcs_msg_gpu_import gpu_import;
     struct mcs_msg_extent_reply extent_reply;
     struct mcs_msg_free free;
     struct mcs_msg_free_reply free_reply;

@@ -59,7 +59,11 @@
     X(LEASE, 47, "the read took longer than its lease")                                            \
     X(FENCED, 48, "an order of an earlier leader, or of one that is none any more")                \
     X(DISK, 49, "the disk failed, or is full")                                                     \
-    X(NOT_OWNER, 50, "the put is over or was begun by another")
+    X(NOT_OWNER, 50, "the put is over or was begun by another")                                    \
+    X(NO_GPU, 51, "no such GPU, or no driver for it")                                              \
+    X(GPU_CONTEXT, 52, "the GPU driver refused")                                                   \
+    X(GPU_LOST, 53, "the GPU has failed")                                                          \
+    X(GPU_ORDER, 54, "a request on GPU memory does not say what it comes after")
 
 enum mcs_status {
 #define MCS_STATUS_ENUM(name, value, text) MCS_##name = value,

@@ -26,7 +26,7 @@ lib = C.CDLL(os.path.join(ROOT, "build/lib/libmcshm.so.0") if SAN == "thread"
  EXISTS, VERSION, AGENT_DOWN, PERMISSION, NOT_SUPPORTED, BAD_SHM, REVOKED, OVERLAP, FORKED,
  INBOX_FULL, STRICT, LIMIT, PROTOCOL, MEMORY_FAULT, INTERNAL, PEER_UNREACHABLE, STALE, CHECKSUM, RAIL,
  METADATA, AUTH, ENCRYPTION, LOCAL_RESOURCE, AGENT_RESTARTED, REBUILDING, NO_DIRECTORY, NO_SPACE, IN_USE,
- BAD_KEY, TOO_SMALL, LEASE, FENCED, DISK, NOT_OWNER) = range(51)
+ BAD_KEY, TOO_SMALL, LEASE, FENCED, DISK, NOT_OWNER, NO_GPU, GPU_CONTEXT, GPU_LOST, GPU_ORDER) = range(55)
 WAITING, PENDING, INVALID, S_CANCELED, COMPLETED, S_TIMEOUT, FAILED = range(7)
 READ, WRITE = 1, 2
 A_READ, A_WRITE, A_MAP_READ, A_MAP_WRITE = 1, 2, 4, 8
@@ -56,11 +56,15 @@ class Notification(C.Structure):
                 ("message_size", C.c_size_t)]
 
 
+class Order(C.Structure):
+    _fields_ = [("wait", C.c_void_p), ("wait_value", C.c_uint32), ("signal_value", C.c_uint32), ("signal", C.c_void_p)]
+
+
 class Request(C.Structure):
     _fields_ = [("opcode", C.c_int), ("flags", C.c_uint32), ("priority", C.c_int),
                 ("deadline_us", C.c_uint32), ("local", C.c_void_p), ("segment", C.c_uint32),
                 ("remote_address", C.c_uint64), ("length", C.c_uint64), ("cookie", C.c_uint64),
-                ("notify", C.POINTER(Notification))]
+                ("notify", C.POINTER(Notification)), ("order", C.POINTER(Order))]
 
 
 class Piece(C.Structure):

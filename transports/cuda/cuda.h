@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The host's GPUs as one agent uses them: device memory made, imported and freed; copies.
+ *
+ * Threads.  No caller ever waits for the driver: a hanging call holds up nobody but what it was about.
+ *   control thread   mct_cuda_begin() hands a call over; mct_cuda_poll() brings results, each once, by the call's done().
+ *   hands            carry calls out, each thread one at a time; when all hang, another one is started, up to MCT_CUDA_HANDS.
+ *                    Calls of one `order` (a session, say) are carried out one after the other, in order.
+ *   copiers          one a device, with the device's primary context; it makes every call about copies, and nothing else
+ *   engines          each has a port: posts jobs without locks, takes them back in mct_cuda_port_turn()
+ * The driver is loaded by the first MCT_CUDA_OPEN, never before; a host without GPU traffic has no context and no thread.
+ *
+ * A device that is lost (a sticky error) fails every job on it with MCS_GPU_LOST from then on, and says so in its
+ * info; its memory goes with the process.  Other devices go on.
+ */
+#ifndef MCT_CUDA_H
+#define MCT_CUDA_H
+
+#include "shm/abi.h"
+#include "shm/cuda.h"
+
+#define MCT_CUDA_DEVICES 32u /* of a host */
+#define MCT_CUDA_HANDS 16u
+#define MCT_CUDA_STUCK_MS 5000u /* a call that takes longer is counted and said once */
+
+struct mct_cuda;        /* all of it; one an agent */
+struct mct_cuda_memory; /* device memory that this process has mapped */
+struct mct_cuda_port;   /* an engine's way to the copiers */
+
+/* What a device is. Constant once it was discovered, but for the last ones. */
+struct mct_cuda_device {
+    struct mcs_gpu_id id;
+    char name[128];
+    char pci[16];                          /* "0000:41:00.0" */
+    int node;                              /* NUMA, -1 unknown */
+    bool vmm, posix_handles, dmabuf, rdma; /* cuMemCreate; as descriptors; dmabuf; GPUDirect RDMA */
+    bool mig, exclusive;
+    uint64_t total, granularity; /* bytes */
+    uint32_t peers;              /* a bit a device that it reaches directly */
+    /* read relaxed by anybody */
+    uint32_t lost; /* 1: a sticky error */
+};
+
+struct mct_cuda_stats {              /* relaxed, by the copiers and hands */
+    uint64_t copies, batches, bytes; /* pieces; driver calls that carried several */
+    uint64_t unpinned;    /* pieces to or from host memory that could not be registered */
+    uint64_t peer_staged; /* pieces between devices that do not reach each other */
+    uint64_t calls, failed_calls, stuck, stuck_now;
+    uint64_t imports, imports_open; /* of others' memory */
+    uint64_t contexts;              /* primary contexts held */
+    uint64_t registered_bytes;      /* of host memory, with the driver */
+};
+
+struct mct_cuda_env {
+    void (*log)(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+    int control_fd;   /* eventfd: written when mct_cuda_poll() has something */
+    unsigned streams; /* of a device, 1 .. 16 */
+    uint64_t spin_ns; /* a copier looks for so long for more before it sleeps */
+};
+
+int mct_cuda_create(const struct mct_cuda_env *env, struct mct_cuda **out);
+/* All ports are closed and all memory freed; hands that hang are left behind. */
+void mct_cuda_destroy(struct mct_cuda *c);
+
+/* ---- control thread: calls ------------------------------------------------------------------- */
+
+enum mct_cuda_call_kind {
+    MCT_CUDA_OPEN, /* loads the driver, discovers devices; contexts only when a device is first used */
+    MCT_CUDA_MAKE,   /* size, device, hint -> memory, address, fd (exported, the caller's) */
+    MCT_CUDA_IMPORT, /* parts, device, hint -> memory, address */
+    MCT_CUDA_FREE,   /* memory: unmapped and let go. Nothing is under way into or out of it */
+    MCT_CUDA_EXPORT, /* memory, made here -> fd, one more */
+    MCT_CUDA_DMABUF, /* memory, offset, size -> fd of a dmabuf; NOT_SUPPORTED where the device has none */
+    MCT_CUDA_PIN, /* host memory (host, size) is registered with the driver, for all devices */
+    MCT_CUDA_UNPIN
+};
+
+/* A part of imported memory: what lies one behind the other there lies so here. */
+struct mct_cuda_part {
+    int fd; /* an exported cuMem handle (POSIX descriptor); -1: it is the IPC handle. Stays the caller's */
+    CUipcMemHandle ipc; /* of the base of its allocation */
+    /* IPC: one open for each (owner, allocation), however many imports there are of it */
+    uint64_t owner,
+        allocation;  /* incarnation of the session; id of the allocation, unique in its process */
+    uint64_t offset; /* of the part in its allocation, bytes */
+    uint64_t size;
+};
+
+struct mct_cuda_call {
+    enum mct_cuda_call_kind kind;
+    uint64_t order; /* calls with the same one, not 0, are carried out in order */
+    unsigned device;
+    uint64_t size, offset;
+    uint64_t hint; /* address wanted */
+    void *host;
+    struct mct_cuda_memory *memory;
+    const struct mct_cuda_part *parts; /* stay until done() */
+    unsigned nparts;
+    /* results */
+    enum mcs_status
+        status; /* OK; NO_GPU; GPU_CONTEXT; GPU_LOST; NO_MEMORY; NOT_SUPPORTED; BAD_SHM (not such a handle); ... */
+    char text[200]; /* the sentence behind it */
+    uint64_t address;
+    int fd;
+    /* Control thread, from mct_cuda_poll(). */
+    void (*done)(struct mct_cuda_call *call);
+    void *context;
+    /* its own */
+    struct mct_cuda_call *next;
+};
+
+/* The call stays where it is until done(). */
+void mct_cuda_begin(struct mct_cuda *c, struct mct_cuda_call *call);
+/* True when something was brought. */
+bool mct_cuda_poll(struct mct_cuda *c);
+
+/* After an OPEN that went well. NULL: beyond the last one. */
+const struct mct_cuda_device *mct_cuda_device_get(const struct mct_cuda *c, unsigned index);
+/* Index of the device with this id, or -1. */
+int mct_cuda_device_find(const struct mct_cuda *c, const struct mcs_gpu_id *id);
+const struct mct_cuda_stats *mct_cuda_stats(const struct mct_cuda *c);
+
+/* Constant while it is there. */
+unsigned mct_cuda_memory_device(const struct mct_cuda_memory *m);
+
+/* ---- engine: copies --------------------------------------------------------------------------- */
+
+#define MCT_CUDA_HOST (-1)
+
+/* Addresses as this process has them mapped: of device or host memory. */
+struct mct_cuda_piece {
+    uint64_t to, from, length; /* bytes, not 0 */
+};
+
+/*
+ * Pieces that are copied in no particular order, none overlapping another's target. All `to` lie in memory of one device
+ * (or of the host), all `from` likewise; not both on the host. Host memory that was not pinned is copied by the
+ * driver's own staging, and counted.
+ */
+struct mct_cuda_job {
+    int to_device, from_device; /* MCT_CUDA_HOST */
+    bool strict; /* fails with STRICT rather than be staged (peers without access; not pinned) */
+    bool pinned; /* the host's side was pinned */
+    uint32_t n;
+    struct mct_cuda_piece *pieces; /* stay until it comes back */
+    uint64_t bytes;                /* of all of them */
+    /* result */
+    enum mcs_status
+        status; /* OK: visible at the target. GPU_LOST, GPU_CONTEXT, STRICT: what was moved is not known */
+    bool staged; /* by the driver, through host memory */
+    void *context;
+    /* its own */
+    struct mct_cuda_job *next, *group;
+};
+
+/* wake: writes this eventfd when jobs come back while the engine sleeps. */
+int mct_cuda_port_open(struct mct_cuda *c, int wake_fd, struct mct_cuda_port **out);
+/* Nothing is under way. */
+void mct_cuda_port_close(struct mct_cuda_port *p);
+/* Engine's thread. Every job comes back, once. */
+void mct_cuda_post(struct mct_cuda_port *p, struct mct_cuda_job *job);
+/* A job that has come back, or NULL. Engine's thread. */
+struct mct_cuda_job *mct_cuda_port_take(struct mct_cuda_port *p);
+/* Before the engine sleeps: true when whatever comes back from now on writes wake_fd; false: something has come back. */
+bool mct_cuda_port_arm(struct mct_cuda_port *p);
+
+#endif
