@@ -12,8 +12,11 @@
 #include "log.h"
 #include "shm/status.h"
 
-#define COPY_MS 1000u    /* of a copy: least */
-#define COPY_RATE 50000u /* bytes per ms of the slowest link that is counted on */
+/* Of a copy, least; and bytes per ms of the slowest link that is counted on. With a checksum a copy that took longer is found
+ * out, and ordered again; without one nothing else says that its bytes are right. */
+#define COPY_SUMMED_MS 20u
+#define COPY_MS 1000u
+#define COPY_RATE 50000u
 
 /* ---- given ---------------------------------------------------------------------------- */
 
@@ -140,6 +143,7 @@ static bool leased_create(struct leased *l, int64_t n)
 static uint64_t lease_time(struct mcd_catalog *c, const Mcd__StoreLease *r, uint32_t n)
 {
     uint64_t most = r->lease_ms != 0 ? r->lease_ms : c->agent->config.store_lease_ms;
+    bool summed = c->store->checksum;
     uint64_t bytes = 0, copy;
     const uint8_t *at = r->keys.data;
 
@@ -152,7 +156,7 @@ static uint64_t lease_time(struct mcd_catalog *c, const Mcd__StoreLease *r, uint
 
         bytes += mco_stat(c->store->objects, &key, &l) ? l.size : 0;
     }
-    copy = COPY_MS + bytes / COPY_RATE;
+    copy = (summed ? COPY_SUMMED_MS : COPY_MS) + bytes / COPY_RATE;
     return copy < most ? copy : most;
 }
 

@@ -39,15 +39,16 @@ void mco_index_lives(const struct mco_store *s, const struct mco_shard *sh,
     uint32_t n = sh->heads[bucket_of(s, sh, key->hash)];
 
     out->sealed = out->writing = MCO_NONE;
-    out->others = 0;
+    out->others = out->leaving = 0;
     for (; n != MCO_NONE; n = s->table.next[n]) {
         uint8_t state = mco_record_at(s, n)->state;
 
         if (s->entries[n].hash != key->hash)
             continue;
-        if (state == MCO_LEAVING || !mco_record_is(s, n, key))
+        if (state == MCO_LEAVING || !mco_record_is(s, n, key)) {
             out->others++;
-        else if (mco_is_sealed(state))
+            out->leaving += state == MCO_LEAVING;
+        } else if (mco_is_sealed(state))
             out->sealed = n;
         else if (state == MCO_WRITING)
             out->writing = n;

@@ -403,7 +403,8 @@ uint32_t mco_index_find(const struct mco_store *s, const struct mco_shard *sh,
 /* At most one of each kind; or MCO_NONE. */
 struct mco_lives {
     uint32_t sealed, writing;
-    uint32_t others; /* of the same hash: other keys, and lives that leave */
+    uint32_t others;  /* of the same hash: other keys, and lives that leave; */
+    uint32_t leaving; /* these alone */
 };
 void mco_index_lives(const struct mco_store *s, const struct mco_shard *sh,
                      const struct mco_key *key, struct mco_lives *out);

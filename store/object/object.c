@@ -182,6 +182,15 @@ void mco_leave(struct mco_store *s, uint32_t n, enum mco_event_kind kind, uint64
 
 /* ---- begin ------------------------------------------------------------------------------------ */
 
+/* Too many lives of a hash. What leaves is gone when its readers and leases are, which upkeep says. */
+static enum mcs_status crowded(struct mco_store *s, const struct mco_lives *lives)
+{
+    if (lives->leaving == 0)
+        return MCS_LIMIT;
+    mcs_store_relaxed(&s->waiting, 1u); /* under the lock, as those who end it are */
+    return MCS_BUSY;
+}
+
 /* Another one is being written. By an engine: that is over soon, mco_seal() and mco_abort() say so; a client takes its time. */
 static enum mcs_status writing(struct mco_store *s, uint32_t n)
 {
@@ -216,7 +225,7 @@ static enum mcs_status may_write(struct mco_store *s, const struct mco_put *p, s
     if (status == MCS_OK && lives.writing != MCO_NONE)
         status = writing(s, lives.writing);
     if (status == MCS_OK && lives.others >= MCO_LIVES_MAX)
-        status = MCS_LIMIT;
+        status = crowded(s, &lives);
     mco_unlock(&sh->lock);
     return status;
 }
