@@ -43,6 +43,9 @@ DPDK_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags-only-I libd
 CFLAGS += -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -pthread $(WARN) $(SANFLAGS) 
 CPPFLAGS += -D_GNU_SOURCE -D_FORTIFY_SOURCE=$(if $(SAN),0,2) $(if $(SAN)$(FAIL),-DMCS_FAILPOINTS) -I. -Ilib -I$B/gen $(DPDK_CFLAGS)
 LDFLAGS += -pthread $(SANFLAGS) -Wl,--as-needed
+# The toolkit's header where it is late enough, else our own declarations (shm/cuda_own.h).
+CUDA_LATE := $(shell printf '\043include <cuda.h>\n\043if CUDA_VERSION >= 13000\nlate\n\043endif\n' | $(CC) $(CPPFLAGS) -E -P - 2>/dev/null | tail -n 1)
+CPPFLAGS += $(if $(filter late,$(CUDA_LATE)),,-DMCS_CUDA_OWN)
 # DPDK goes in statically where that can be had: its shared library loads every driver that is installed,
 # a hundred milliseconds that a client would wait for at each restart of the agent; and only so can the
 # measuring of the processor's clock, another hundred, be left out when it is known (daemon/eal.c).
@@ -55,7 +58,7 @@ DAEMON_LIBS := $(DPDK_LIBS) -liniparser -lmicrohttpd -lcjson -lnuma -lcurl -lpro
 # librte_log is a library of its own only since DPDK 23.11
 DAEMON_LIBS := $(filter-out $(if $(wildcard /usr/lib/*/librte_log.so),,-lrte_log),$(DAEMON_LIBS))
 
-shm_src := shm/queue.c shm/inbox.c shm/region.c shm/message.c $(if $(SAN)$(FAIL),shm/failpoint.c)
+shm_src := shm/queue.c shm/inbox.c shm/region.c shm/message.c shm/cuda.c $(if $(SAN)$(FAIL),shm/failpoint.c)
 lib_src := $(wildcard lib/*.c) $(shm_src)
 daemon_src := $(filter-out daemon/main.c daemon/master_main.c,$(wildcard daemon/*.c)) $(wildcard transports/*.c transports/*/*.c store/*/*.c) \
               $(shm_src) shm/queue_create.c
@@ -157,7 +160,13 @@ $B/bin/verbs_smoke: $(call obj,tests/rdma/verbs_smoke.c)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ -libverbs
 
-unit: all $(units) $B/bin/metactl $(if $(SAN),$B/bin/mixclient,$(if $(filter build,$B),failing build/tests/shim.so))
+# What calls the GPU driver is compiled against our own declarations of it, too: so a host without the toolkit would.
+own := $(patsubst %.c,$B/obj/own/%.o,shm/cuda.c $(wildcard transports/cuda/*.c lib/gpu*.c daemon/gpu*.c))
+$B/obj/own/%.o: %.c | $(messages)
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) -UMCS_CUDA_OWN -DMCS_CUDA_OWN $(CFLAGS) -MMD -MP -c $< -o $@
+
+unit: all $(units) $(own) $B/bin/metactl $(if $(SAN),$B/bin/mixclient,$(if $(filter build,$B),failing build/tests/shim.so))
 failing:
 	@$(MAKE) --no-print-directory FAIL=1 B=build/fail SAN= $(addprefix build/fail/,bin/mcshmd bin/mcshm \
 	    bin/mixclient lib/libmcshm.so.0)
@@ -258,4 +267,5 @@ deb-check: deb
 clean:
 	rm -rf build
 
+-include $(own:.o=.d)
 -include $(patsubst %.o,%.d,$(call obj,$(lib_src) $(daemon_src) daemon/main.c daemon/master_main.c $(cli_src) $(bench_src) $(unit_src) $(wildcard tests/fuzz/*.c tests/fake-verbs/*.c) tests/scenario/metactl.c tests/scenario/mixclient.c tests/rdma/verbs_smoke.c))

@@ -21,8 +21,11 @@
 #include <cuda.h>
 #endif
 #endif
-#if !defined(CUDA_VERSION) || CUDA_VERSION < 13000
+#ifndef CUDA_VERSION
 #include "cuda_own.h"
+#elif CUDA_VERSION < 13000
+#error                                                                                             \
+    "this toolkit's cuda.h is older than CUDA 13.0: compile with -DMCS_CUDA_OWN, as the Makefile does"
 #endif
 
 #define MCS_CUDA_LIBRARY "libcuda.so.1"
