@@ -38,7 +38,7 @@ struct mct_rdma_pair;   /* and a connected queue pair: rdma/rdma.h */
 #define MCT_CAP_SAME_HOST (UINT64_C(1) << 0)  /* reaches memory of this host */
 #define MCT_CAP_CROSS_HOST (UINT64_C(1) << 1) /* reaches memory of other agents */
 #define MCT_CAP_HOST_MEMORY (UINT64_C(1) << 2)
-#define MCT_CAP_GPU_MEMORY (UINT64_C(1) << 3)
+#define MCT_CAP_GPU_MEMORY (UINT64_C(1) << 3) /* takes slices with `gpu` */
 #define MCT_CAP_FILE (UINT64_C(1) << 4)
 #define MCT_CAP_SYNCHRONOUS (UINT64_C(1) << 5) /* post() completes its slices */
 #define MCT_CAP_ENCRYPTED (UINT64_C(1) << 6)
@@ -53,7 +53,8 @@ enum mct_op { MCT_READ = 1, MCT_WRITE = 2, MCT_NOTIFY = 3 };
 
 struct mct_slice {
     enum mct_op op;
-    bool large;      /* of a large task: go past the cache where the target is not in it */
+    bool large; /* of a large task: go past the cache where the target is not in it */
+    bool gpu;   /* `local` is an address of a GPU: no load, no store, no system call may name it */
     uint64_t pass;   /* the same in all slices of a task, different in the next task */
     uint64_t length; /* bytes, not 0 */
     /* local end: the agent's pointer, good until the slice comes back */
@@ -97,6 +98,18 @@ struct mct_request {
     uint64_t length;      /* bytes of this part */
 };
 
+/*
+ * Host memory through which a target carries what lies in a GPU's memory: a WRITE is received into it and then moved, a
+ * READ is moved into it and then sent.
+ */
+struct mct_stage {
+    uint8_t *memory;
+    uint64_t length; /* bytes, as asked for */
+    /* The transport's.  done: the move is over; from the engine's turn, never from inside move(). */
+    void (*done)(struct mct_stage *s, uint16_t status);
+    void *owner;
+};
+
 /* What a transport asks of its engine; called by the engine's thread, from inside turn(). */
 struct mct_host {
     void *context;
@@ -109,14 +122,28 @@ struct mct_host {
     /* An inbound connection is gone; `why` is a static sentence for the log. */
     void (*left)(void *context, void *visitor, uint64_t conn, int error, const char *why);
     /* Target: where is this, and may the visitor do it? Good until the next turn, and for I/O posted
-     * with it until that is over or quiesce() asks. Returns an enum mcs_status. */
+     * with it until that is over or quiesce() asks. Returns an enum mcs_status. OK and NULL: it is memory of a
+     * GPU, which only stage() and move() reach. */
     uint16_t (*resolve)(void *context, void *visitor, const struct mct_request *r, void **pointer);
     /* Target: puts a notification into the owner's inbox. OK, INBOX_FULL (the initiator tries
      * again), STALE, ... */
     uint16_t (*notify)(void *context, void *visitor, const struct mct_request *r, uint64_t source,
                        uint64_t bytes, const void *name, uint32_t name_length, const void *message,
                        uint32_t message_length);
+    /* Target: host memory for so many bytes, 1 .. MCT_STAGE_MAX. NULL: none is free now; in a later turn. */
+    struct mct_stage *(*stage)(void *context, uint64_t length);
+    /* Gives it back; it is not being moved. */
+    void (*unstage)(void *context, struct mct_stage *s);
+    /*
+     * Looks up anew what the visitor names, and moves it: MCT_WRITE out of s, MCT_READ into it, r->length bytes. OK: done()
+     * follows, with OK when all of it is visible there; else why nothing was begun. Until done() s stays where it is. Moves
+     * of one range are not in order.
+     */
+    uint16_t (*move)(void *context, void *visitor, const struct mct_request *r,
+                     struct mct_stage *s);
 };
+
+#define MCT_STAGE_MAX (UINT64_C(16) << 20) /* the largest payload of one request: tcp/protocol.h */
 
 struct mct_env {
     void (*log)(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));

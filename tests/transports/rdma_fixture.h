@@ -35,6 +35,9 @@ struct fix_side {
     struct mct *t;
     struct mct_rdma_memory *memory_keys;
     uint8_t *memory;
+    uint8_t *
+        place; /* what slices name: memory, or of a GPU, an address that this process cannot touch */
+    int dmabuf;
     struct fake_device *devices[FIX_NICS];
     int epoll_fd;
     /* what the engine was told */
@@ -61,6 +64,7 @@ struct fix {
     struct mct_rdma_options o;
     uint64_t slower; /* the engines' clock, so many times */
     uint64_t size;   /* of each memory */
+    bool gpu;        /* which are dmabufs */
     struct mct_rdma_keys keys;
     uint64_t key_nics[FIX_NICS];
     uint32_t rkeys[FIX_NICS * 64];
@@ -261,11 +265,23 @@ static inline void fix_side_init(struct fix *f, struct fix_side *side, const cha
 
     o.devices = devices;
     cr_assert_eq(mct_rdma_create(&o, &host, &side->r, error, sizeof(error)), 0, "%s", error);
-    side->memory = mmap(NULL, f->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    side->dmabuf = -1;
+    if (f->gpu) {
+        side->dmabuf = memfd_create("dmabuf", MFD_CLOEXEC);
+        cr_assert_geq(side->dmabuf, 0);
+        cr_assert_eq(ftruncate(side->dmabuf, (off_t)f->size), 0);
+    }
+    side->memory = mmap(NULL, f->size, PROT_READ | PROT_WRITE,
+                        f->gpu ? MAP_SHARED : MAP_SHARED | MAP_ANONYMOUS, side->dmabuf, 0);
     cr_assert_neq(side->memory, MAP_FAILED);
-    range.address = side->memory;
+    side->place = side->memory;
+    if (f->gpu)
+        side->place = mmap(NULL, f->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    cr_assert_neq(side->place, MAP_FAILED);
+    range.dmabuf_fd = side->dmabuf;
+    range.address = f->gpu ? NULL : side->memory;
     if (published == 0)
-        range.published = (uintptr_t)side->memory;
+        range.published = (uintptr_t)side->place;
     cr_assert_eq(mct_rdma_memory_create(side->r, &range, fix_answered, &done, &side->memory_keys),
                  0);
     fix_until(f, done.n == 1);
@@ -383,6 +399,10 @@ static inline void fix_side_fini(struct fix *f, struct fix_side *side)
     cr_assert_eq(done.res, 0, "%s", done.text);
     close(side->epoll_fd);
     munmap(side->memory, f->size);
+    if (f->gpu) {
+        munmap(side->place, f->size);
+        close(side->dmabuf);
+    }
 }
 
 /* Ends everything, and nothing is left. */
@@ -407,7 +427,8 @@ static inline struct mct_slice fix_slice(struct fix *f, enum mct_op op, uint64_t
 {
     return (struct mct_slice){.op = op,
                               .length = length,
-                              .local = f->a.memory + local,
+                              .gpu = f->gpu,
+                              .local = f->a.place + local,
                               .remote_address = FIX_PUBLISHED + remote,
                               .registration = f->a.memory_keys,
                               .remote_keys = &f->keys,

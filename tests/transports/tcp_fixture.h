@@ -33,6 +33,14 @@
 #define FIX_INCARNATION UINT64_C(0x1122334455667788)
 #define FIX_EVENTS 64
 
+#define FIX_STAGES 64u
+
+struct fix_stage {
+    struct mct_stage s;
+    bool used, moving;
+    struct mct_request r;
+};
+
 struct fix_side {
     struct mct_uring *uring;
     struct mct *t;
@@ -51,6 +59,13 @@ struct fix_side {
     char name[300], message[5000];
     uint32_t message_length;
     uint64_t source, bytes;
+    /* its memory is a GPU's: it is reached by moves alone, which wait for fix_moves() unless `prompt` */
+    bool gpu, prompt;
+    unsigned room; /* stages */
+    uint16_t refuse_move;
+    struct fix_stage stages[FIX_STAGES];
+    unsigned stages_used, stages_most, moves, moving;
+    uint64_t starved; /* times that there was no stage */
     /* called inside done() */
     void (*on_done)(struct fix_side *side, struct mct_slice *s);
     void *on_done_context;
@@ -121,8 +136,77 @@ static uint16_t fix_resolve(void *context, void *visitor, const struct mct_reque
     if (r->address < FIX_SEGMENT || r->length > FIX_SIZE ||
         r->address - FIX_SEGMENT > FIX_SIZE - r->length)
         return MCS_BAD_RANGE;
-    *pointer = side->memory + (r->address - FIX_SEGMENT);
+    *pointer = side->gpu ? NULL : side->memory + (r->address - FIX_SEGMENT);
     return MCS_OK;
+}
+
+static struct mct_stage *fix_stage(void *context, uint64_t length)
+{
+    struct fix_side *side = context;
+    struct fix_stage *s = side->stages;
+
+    cr_assert(length > 0 && length <= MCT_STAGE_MAX);
+    if (side->stages_used == side->room) {
+        side->starved++;
+        return NULL;
+    }
+    while (s->used)
+        s++;
+    *s = (struct fix_stage){.used = true, .s = {.memory = malloc(length), .length = length}};
+    side->stages_used++;
+    if (side->stages_used > side->stages_most)
+        side->stages_most = side->stages_used;
+    return &s->s;
+}
+
+static void fix_unstage(void *context, struct mct_stage *s)
+{
+    struct fix_side *side = context;
+    struct fix_stage *own = (struct fix_stage *)(void *)s;
+
+    cr_assert(own->used && !own->moving, "a stage is given back once, and not while it is moved");
+    free(s->memory);
+    own->used = false;
+    side->stages_used--;
+}
+
+static uint16_t fix_move(void *context, void *visitor, const struct mct_request *r,
+                         struct mct_stage *s)
+{
+    struct fix_side *side = context;
+    struct fix_stage *own = (struct fix_stage *)(void *)s;
+    void *none;
+    uint16_t status = fix_resolve(context, visitor, r, &none);
+
+    cr_assert(own->used && !own->moving);
+    cr_assert_eq(s->length, r->length);
+    if (status == MCS_OK)
+        status = side->refuse_move;
+    if (status != MCS_OK)
+        return status;
+    own->moving = true;
+    own->r = *r;
+    side->moving++;
+    return MCS_OK;
+}
+
+/* The move of a stage that is under way, the newest one first, ends. */
+static void fix_move_one(struct fix_side *side, uint16_t status)
+{
+    struct fix_stage *s = NULL;
+
+    for (unsigned i = 0; i < FIX_STAGES; i++)
+        if (side->stages[i].moving)
+            s = &side->stages[i];
+    cr_assert_not_null(s);
+    if (status == MCS_OK && s->r.op == MCT_WRITE)
+        memcpy(side->memory + (s->r.address - FIX_SEGMENT), s->s.memory, s->r.length);
+    else if (status == MCS_OK)
+        memcpy(s->s.memory, side->memory + (s->r.address - FIX_SEGMENT), s->r.length);
+    s->moving = false;
+    side->moving--;
+    side->moves++;
+    s->s.done(&s->s, status);
 }
 
 static uint16_t fix_notify(void *context, void *visitor, const struct mct_request *r,
@@ -161,7 +245,10 @@ static void fix_side_init(struct fix_side *side, const struct fix_options *o)
                                    .killed = fix_killed,
                                    .left = fix_left,
                                    .resolve = fix_resolve,
-                                   .notify = fix_notify},
+                                   .notify = fix_notify,
+                                   .stage = fix_stage,
+                                   .unstage = fix_unstage,
+                                   .move = fix_move},
                           .tick_hz = 1000000000,
                           .checksum = o->checksum,
                           .zero_copy_min = o->zero_copy_min == 0 ? UINT64_MAX : o->zero_copy_min,
@@ -174,6 +261,7 @@ static void fix_side_init(struct fix_side *side, const struct fix_options *o)
     cr_assert_eq(mct_tcp_ops.init(&env, &side->t), 0);
     side->memory = mmap(NULL, FIX_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     cr_assert(side->memory != MAP_FAILED);
+    side->room = FIX_STAGES;
 }
 
 static void fix_init_with(struct fix *f, const struct fix_options *o)
@@ -253,6 +341,8 @@ static void fix_turn(struct fix *f)
 {
     (void)mct_tcp_ops.turn(f->a.t);
     (void)mct_tcp_ops.turn(f->b.t);
+    while (f->b.prompt && f->b.moving != 0)
+        fix_move_one(&f->b, MCS_OK);
 }
 
 /* Turns until the condition holds; a minute is never needed and ends a test that hangs. */

@@ -45,6 +45,27 @@ Test(rdma_moves, all_sizes_and_offsets)
     fix_fini(&f);
 }
 
+/* Memory of GPUs at both ends: no thread of an agent may touch it, so nothing goes inline either. */
+Test(rdma_moves, all_sizes_between_dmabufs)
+{
+    static const uint64_t sizes[] = {1, 63, 64, 65, 4097, 100001, MIB + 1, 5 * MIB - 200};
+    struct fix f;
+
+    fix_devices(&f, 1);
+    f.gpu = true;
+    f.a.devices[0]->attr.max_mr_size = f.b.devices[0]->attr.max_mr_size = 2 * MIB;
+    f.size = 5 * MIB;
+    fix_open(&f);
+    fix_join(&f, 0);
+    for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+        for (unsigned k = 0; k < 4; k++) {
+            move(&f, MCT_WRITE, k * 3, 7 * k, sizes[i]);
+            move(&f, MCT_READ, k * 5 + 1, 2 * k, sizes[i]);
+        }
+    cr_assert_eq(fix_stats(&f.a)->inlined, 0u);
+    fix_fini(&f);
+}
+
 /* A device that registers no more than 2 MiB at a time: 5 MiB are three registrations at each end. */
 Test(rdma_moves, borders_of_registrations)
 {

@@ -348,7 +348,8 @@ unsigned mct_mooncake_post(struct mct_link *link, struct mct_slice *const *slice
         struct mct_mooncake_request r = {
             .size = s->length, .address = s->remote_address, .write = s->op == MCT_WRITE};
 
-        if (s->op == MCT_NOTIFY) { /* travels on another port, from process to process */
+        /* notifications travel on another port, from process to process; and no socket reaches a GPU */
+        if (s->op == MCT_NOTIFY || s->gpu) {
             s->status = MCS_NOT_SUPPORTED;
             s->error = 0;
             s->settled = true;

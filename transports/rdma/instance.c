@@ -290,8 +290,8 @@ static const struct mct_stats *rdma_stats(const struct mct *t)
 const struct mct_ops mct_rdma_ops = {
     .name = "rdma",
     .path = MCS_PATH_RDMA,
-    .capabilities =
-        MCT_CAP_CROSS_HOST | MCT_CAP_HOST_MEMORY | MCT_CAP_KILL_BY_AGENT | MCT_CAP_REGISTERED,
+    .capabilities = MCT_CAP_CROSS_HOST | MCT_CAP_HOST_MEMORY | MCT_CAP_GPU_MEMORY |
+                    MCT_CAP_KILL_BY_AGENT | MCT_CAP_REGISTERED,
     .init = rdma_init,
     .fini = rdma_fini,
     .connect = rdma_connect,

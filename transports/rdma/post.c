@@ -270,7 +270,8 @@ static enum mct_rdma_placed place(struct mct_rdma_conn *c, struct mct_slice *s)
     struct mct *t = c->t;
     struct piece pieces[MCT_RDMA_PIECES];
     bool read = s->op == MCT_READ;
-    bool inlined = !read && s->length <= c->pair->max_inline;
+    /* what goes inline is read by this thread */
+    bool inlined = !read && !s->gpu && s->length <= c->pair->max_inline;
     struct mct_rdma_sent sent = {.buffer = MCT_RDMA_NO_BUFFER};
     struct mct_rdma_request *r;
     enum mct_rdma_placed res;

@@ -129,11 +129,13 @@ void mct_rdma_nic(const struct mct_rdma *r, unsigned nic, struct mct_rdma_nic *o
 #define MCT_RDMA_REMOTE_WRITE 2u
 
 struct mct_rdma_range {
-    void *address;      /* the agent's pointer; with dmabuf_fd: NULL */
-    uint64_t length;    /* bytes, not 0 */
-    uint64_t published; /* the address that peers name; what the keys count from */
-    unsigned access;    /* MCT_RDMA_REMOTE_*; 0: local only, and written by READs of this host */
-    int dmabuf_fd;      /* -1: host memory; the caller's, open until the memory is destroyed */
+    void *address;   /* the agent's pointer; with dmabuf_fd: NULL */
+    uint64_t length; /* bytes, not 0 */
+    uint64_t
+        published; /* the address that peers name; what the keys count from. With dmabuf_fd and without access: what
+                           slices name as `local` */
+    unsigned access; /* MCT_RDMA_REMOTE_*; 0: local only, and written by READs of this host */
+    int dmabuf_fd;   /* -1: host memory; the caller's, open until the memory is destroyed */
     uint64_t dmabuf_offset;
 };
 

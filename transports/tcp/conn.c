@@ -42,6 +42,7 @@ static void conn_free(struct mct_tcp_conn *c)
 {
     struct mct_tcp_send *s;
 
+    mct_tcp_stage_end(c);
     while ((s = c->idle) != NULL) {
         c->idle = s->next;
         free(s);
@@ -94,6 +95,7 @@ int mct_tcp_conn_create(struct mct *t, const struct mct_conn *from, struct mct_l
     c->id = from->id;
     c->features = from->features;
     c->next_id = c->expected_id = 1;
+    c->held_end = &c->held;
     c->zero_copy = t->env.zero_copy_min != UINT64_MAX &&
                    (mct_uring_features(t->env.uring) & MCT_URING_SEND_ZC) != 0;
     if (allocate(c) != 0) {
@@ -223,7 +225,8 @@ bool mct_tcp_reap(struct mct *t)
     /* From the start each time: the engine's answers may change the list. */
     do {
         c = t->closing == 0 ? NULL : t->conns;
-        while (c != NULL && (!c->closing || c->rx.busy || c->active != NULL || c->awaiting != NULL))
+        while (c != NULL && (!c->closing || c->rx.busy || c->active != NULL ||
+                             c->awaiting != NULL || c->moving != NULL))
             c = c->next;
         if (c != NULL) {
             reap_one(c);
@@ -280,6 +283,9 @@ void mct_tcp_frame_put(struct mct_tcp_frame *f)
 {
     struct mct_tcp_conn *c = f->conn;
 
+    if (f->stage != NULL)
+        c->t->env.host.unstage(c->t->env.host.context, f->stage);
+    f->stage = NULL;
     f->live = false;
     f->next = c->free_frames;
     c->free_frames = f;

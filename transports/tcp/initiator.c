@@ -56,6 +56,8 @@ static struct mct_tcp_conn *choose(struct mct_link *link, const struct mct_slice
 
 static uint16_t check(const struct mct_slice *s)
 {
+    if (s->gpu)
+        return MCS_NOT_SUPPORTED;
     if (s->length == 0 || s->length > MCT_TCP_LENGTH_MAX)
         return MCS_INVALID_ARGUMENT;
     if (s->op == MCT_NOTIFY && (s->length > MCT_TCP_NOTIFY_MAX || s->name_length > s->length ||

@@ -44,6 +44,8 @@ static uint8_t *place(struct mct_tcp_conn *c, size_t n)
     }
     if (rx->header.type == MCT_TCP_NOTIFY)
         return c->notification + rx->offset;
+    if (rx->frame->stage != NULL)
+        return rx->frame->stage->memory + rx->offset;
     if (rx->pointer != NULL)
         return rx->pointer + rx->offset;
     r = (struct mct_request){.op = MCT_WRITE,
@@ -156,7 +158,7 @@ static void parse(struct mct_tcp_conn *c)
             more = have >= MCT_TCP_HEADER && take_header(c);
             break;
         case MCT_TCP_RX_PAYLOAD:
-            if (have > 0)
+            if (have > 0 && !rx->starved)
                 take_staged(c);
             more = rx->offset == rx->header.length;
             if (more)
@@ -247,10 +249,11 @@ static void receive(struct mct_tcp_conn *c, bool again)
 {
     struct mct_tcp_rx *rx = &c->rx;
 
-    if (rx->busy || rx->paused || c->closing)
+    if (rx->busy || rx->paused || rx->starved || c->closing)
         return;
     parse(c);
-    if (!rx->paused && !c->closing && (rx->state != MCT_TCP_RX_PAYLOAD || !post_payload(c, again)))
+    if (!rx->paused && !rx->starved && !c->closing &&
+        (rx->state != MCT_TCP_RX_PAYLOAD || !post_payload(c, again)))
         post_staging(c);
     rx->pointer = NULL; /* good in this turn only */
 }

@@ -134,14 +134,16 @@ static const uint8_t *locate(struct mct_tcp_frame *f, uint64_t offset, uint64_t 
         return NULL;
     if (f->conn->link != NULL)
         return f->local + offset;
+    if (f->stage != NULL)
+        return f->stage->memory + offset;
     f->stop = mct_tcp_resolve(f->conn, MCT_READ, &r, &pointer);
     if (f->stop != MCS_OK)
         mct_tcp_count(f->conn->t, dropped, 1);
     return pointer;
 }
 
-/* An answer to READ: all of it is looked up before its header promises it. */
-static const uint8_t *open_answer(struct mct_tcp_frame *f)
+/* An answer to READ: all of it is looked up before its header promises it. *away: not now, since it has to be fetched. */
+static const uint8_t *open_answer(struct mct_tcp_frame *f, bool *away)
 {
     struct mct_request r = {.op = MCT_READ,
                             .export_index = f->export_index,
@@ -150,8 +152,11 @@ static const uint8_t *open_answer(struct mct_tcp_frame *f)
                             .length = f->length};
     uint8_t *pointer = NULL;
 
-    if (f->stop == MCS_OK)
+    if (f->stop == MCS_OK && f->stage != NULL)
+        pointer = f->stage->memory;
+    else if (f->stop == MCS_OK)
         f->stop = mct_tcp_resolve(f->conn, MCT_READ, &r, &pointer);
+    *away = f->stop == MCS_OK && pointer == NULL;
     f->status = f->stop;
     f->payload = f->status == MCS_OK ? f->length : 0;
     return pointer;
@@ -200,14 +205,19 @@ static uint64_t add_payload(struct mct_tcp_send *s, struct mct_tcp_frame *f, uin
     return offset;
 }
 
-/* One frame more; true: all of it is in. */
+/* One frame more; true: all of it is in, or it left the out list to be fetched. */
 static bool add_frame(struct mct_tcp_send *s, struct mct_tcp_frame *f, size_t *room)
 {
     const uint8_t *whole = NULL;
     uint64_t at, end;
+    bool away = false;
 
     if (f->sent == 0 && f->type == MCT_TCP_DATA)
-        whole = open_answer(f);
+        whole = open_answer(f, &away);
+    if (away) {
+        mct_tcp_stage_fetch(f);
+        return true;
+    }
     s->frames[s->nframes++] = f;
     f->refs++;
     if (f->sent < MCT_TCP_HEADER)
@@ -276,7 +286,8 @@ static void gather(struct mct_tcp_conn *c)
 
     if (c->closing || c->active != NULL || c->head == NULL || (s = take_send(c)) == NULL)
         return;
-    for (struct mct_tcp_frame *f = c->head; f != NULL; f = f->next) {
+    for (struct mct_tcp_frame *f = c->head, *next; f != NULL; f = next) {
+        next = f->next;
         if (room == 0 || s->nframes == MCT_TCP_SEND_FRAMES || s->niov + 3 > MCT_TCP_SEND_IOVS - 2 ||
             (c->careful > 0 && s->nframes > 0) || !give_id(f) || !add_frame(s, f, &room))
             break;

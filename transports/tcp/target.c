@@ -87,13 +87,18 @@ int mct_tcp_dismiss(struct mct *t, void *visitor)
     return res;
 }
 
-static void answer(struct mct_tcp_conn *c, struct mct_tcp_frame *f, uint16_t status)
+void mct_tcp_answer(struct mct_tcp_frame *f, uint16_t status)
 {
+    struct mct *t = f->conn->t;
+
     f->status = status;
     if (status == MCS_OK)
-        mct_tcp_count(c->t, served, 1);
+        mct_tcp_count(t, served, 1);
     else
-        mct_tcp_count(c->t, refused, 1);
+        mct_tcp_count(t, refused, 1);
+    if (f->stage != NULL) /* others wait for it */
+        t->env.host.unstage(t->env.host.context, f->stage);
+    f->stage = NULL;
     mct_tcp_queue(f, false);
 }
 
@@ -113,7 +118,7 @@ static void kill_conn(struct mct_tcp_conn *c, struct mct_tcp_frame *f, uint64_t 
     if (victim == NULL) {
         /* gone, or not here yet: then it shall not come */
         if (bury(t, c->visitor, id))
-            answer(c, f, MCS_OK);
+            mct_tcp_answer(f, MCS_OK);
         else
             mct_tcp_close(c, -ENOMEM, "there is no memory to remember a killed connection");
         return;
@@ -166,6 +171,13 @@ void mct_tcp_request_begin(struct mct_tcp_conn *c)
         rx->state = MCT_TCP_RX_PAYLOAD;
         rx->status = mct_tcp_resolve(c, MCT_WRITE, &r, &rx->pointer);
         rx->drop = rx->status != MCS_OK;
+        if (rx->status == MCS_OK && rx->pointer == NULL) {
+            f->export_index = h->export_index;
+            f->incarnation = h->incarnation;
+            f->address = h->address;
+            f->length = h->length;
+            mct_tcp_stage_write(f);
+        }
         break;
     case MCT_TCP_NOTIFY:
         rx->frame = f;
@@ -175,7 +187,7 @@ void mct_tcp_request_begin(struct mct_tcp_conn *c)
         kill_conn(c, f, h->address);
         break;
     default:
-        answer(c, f, MCS_OK); /* PING */
+        mct_tcp_answer(f, MCS_OK); /* PING */
         break;
     }
 }
@@ -210,7 +222,10 @@ void mct_tcp_request_end(struct mct_tcp_conn *c, const struct mct_tcp_trailer *t
         mct_tcp_close(c, -ENOMEM, "a test's failpoint");
         return;
     }
-    answer(c, f, status);
+    if (status == MCS_OK && f->stage != NULL)
+        mct_tcp_stage_land(f);
+    else
+        mct_tcp_answer(f, status);
 }
 
 void mct_tcp_target_end(struct mct_tcp_conn *c)
@@ -220,7 +235,7 @@ void mct_tcp_target_end(struct mct_tcp_conn *c)
     while ((f = c->killers) != NULL) {
         c->killers = f->next;
         if (!f->conn->closing)
-            answer(f->conn, f, MCS_OK);
+            mct_tcp_answer(f, MCS_OK);
     }
     /* its own questions wait for nothing any more */
     for (struct mct_tcp_conn *other = c->t->conns; other != NULL; other = other->next)

@@ -28,6 +28,7 @@ static int tcp_init(const struct mct_env *env, struct mct **out)
                       : env->max_requests > MCT_TCP_REQUESTS_MAX ? MCT_TCP_REQUESTS_MAX
                                                                  : env->max_requests;
     t->done_end = &t->done;
+    t->starved_end = &t->starved;
     *out = t;
     return 0;
 }
@@ -130,6 +131,8 @@ static bool tcp_turn(struct mct *t)
     bool moved = t->ready != NULL;
 
     t->turns++;
+    if (t->starved != NULL)
+        moved = mct_tcp_stage_turn(t) || moved;
     mct_tcp_flush(t, false);
     moved = mct_uring_turn(t->env.uring) > 0 || moved;
     moved = mct_tcp_deliver(t) || moved;

@@ -5,6 +5,12 @@
  *   initiator   post() -> frame -> out list -> sendmsg -> table, until the answer came
  *   target      request -> (resolve, receive in place) -> frame -> out list -> sendmsg -> free
  *
+ * Memory of a GPU is reached through a stage (transport.h), which the request's frame has from then on.  A WRITE's payload
+ * goes into it, all of it, and is answered when it was moved; a READ's answer leaves the out list while it is fetched:
+ *
+ *   WRITE   header -> stage (else the connection's reading waits) -> payload -> move -> answer
+ *   READ    out list -> stage (else it waits in `starved`) -> move -> out list -> sendmsg
+ *
  * A connection has one receive and one send under way at most, and zero-copy sends whose memory
  * the kernel still reads. It is freed when all of them are over, from turn(), never from inside a
  * callback of the uring. Calls to the engine that may come back in (done, lost, left, killed) are
@@ -68,6 +74,8 @@ struct mct_tcp_frame {
     bool queued;   /* in the out list */
     bool answered; /* initiator */
     bool cancel;   /* initiator: the slice is to come back as soon as its memory is quiet */
+    bool away;     /* target: not in the out list, since its stage is awaited or being filled */
+    struct mct_stage *stage;        /* target: of a request about a GPU's memory */
     struct mct_tcp_trailer trailer; /* as it was sent in part */
 };
 
@@ -95,6 +103,7 @@ struct mct_tcp_rx {
     int low_water; /* SO_RCVLOWAT as it is set; 0: never was */
     bool lean;     /* large payloads come: leave them in the socket until their place is known */
     bool drop;     /* the payload goes nowhere */
+    bool starved;  /* the payload has no stage yet: the peer waits */
     enum mct_tcp_rx_where where;
     enum mct_tcp_rx_state state;
     uint8_t *staging;
@@ -142,6 +151,9 @@ struct mct_tcp_conn {
     /* target */
     uint64_t expected_id;
     struct mct_tcp_frame *killers; /* of other connections: answers that wait for this one's end */
+    struct mct_tcp_frame *moving;  /* whose stages are being moved */
+    struct mct_tcp_frame *held,
+        **held_end; /* WRITEs that wait for earlier ones of the same bytes */
     uint8_t *notification;
 };
 
@@ -173,8 +185,9 @@ struct mct {
     uint64_t turns;
     struct mct_slice *done, **done_end;
     struct mct_tcp_frame *killed; /* answered KILLs that the engine has not heard of */
-    unsigned closing;             /* connections */
-    uint8_t *scratch;             /* MCT_TCP_CHUNK bytes: what nobody wants */
+    struct mct_tcp_frame *starved, **starved_end; /* requests that wait for a stage */
+    unsigned closing;                             /* connections */
+    uint8_t *scratch;                             /* MCT_TCP_CHUNK bytes: what nobody wants */
     struct mct_tcp_tombstones *tombstones;
 };
 
@@ -241,7 +254,21 @@ void mct_tcp_request_begin(struct mct_tcp_conn *c);
 void mct_tcp_request_end(struct mct_tcp_conn *c, const struct mct_tcp_trailer *trailer);
 uint16_t mct_tcp_resolve(struct mct_tcp_conn *c, enum mct_op op, const struct mct_request *r,
                          uint8_t **pointer);
+/* The request's end: its answer is `status`. */
+void mct_tcp_answer(struct mct_tcp_frame *f, uint16_t status);
 void mct_tcp_target_end(struct mct_tcp_conn *c);
+
+/* stage.c: requests about memory of a GPU */
+/* A WRITE whose payload comes next: gives it a stage, or stops the connection's reading until there is one. */
+void mct_tcp_stage_write(struct mct_tcp_frame *f);
+/* All of a WRITE's payload is in its stage; answered when it is in its place. */
+void mct_tcp_stage_land(struct mct_tcp_frame *f);
+/* An answer to READ, which is in the out list: leaves it, and is back with its bytes in a stage, or refused. */
+void mct_tcp_stage_fetch(struct mct_tcp_frame *f);
+/* Gives stages to those that wait; true: there were any. */
+bool mct_tcp_stage_turn(struct mct *t);
+/* The connection goes, and nothing of it is being moved: gives back all that it has. */
+void mct_tcp_stage_end(struct mct_tcp_conn *c);
 
 /* quiesce.c */
 int mct_tcp_quiesce(struct mct *t, const void *base, uint64_t length);
