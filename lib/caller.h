@@ -47,7 +47,7 @@ static inline bool mcl_caller_take(struct mcl_caller *c, struct mcshm_queue *q,
                                    uint64_t length, uint64_t local_span, uint64_t remote_span)
 {
     return length <= q->caller_max && (r->flags & (MCSHM_FENCE | MCSHM_NOTIFY)) == 0 &&
-           range->staged == NULL && q->view->ntargets != 0 &&
+           r->order == NULL && range->staged == NULL && !range->gpu && q->view->ntargets != 0 &&
            mcl_caller_find(c, q, r, local_span, remote_span);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "internal.h"
+#include "gpu.h"
 #include "shm/failpoint.h"
 
 #include <fcntl.h>
@@ -217,6 +217,7 @@ static mcshm_status hello(struct mcshm *c, const mcshm_options *o)
     c->reconnect_ms = o->reconnect_ms;
     c->kept = o->reconnect_ms != 0 && (r.features & MCS_FEATURE_KEPT) != 0;
     c->objects = (r.features & MCS_FEATURE_OBJECTS) != 0;
+    c->gpus = (r.features & MCS_FEATURE_GPU) != 0;
     c->grants_version = mcs_load_acquire(&c->region.words->grants_version);
     c->tick_shift = c->region.header->tick_shift;
     c->tick_ns = 1e9 / (double)c->info.tick_hz;
@@ -238,6 +239,7 @@ static void destroy(struct mcshm *c, bool mapped)
         mcl_queue_free(q, mapped);
     }
     mcl_view_fini(c);
+    mcl_gpu_fini(c, mapped);
     mcl_grants_fini(c, mapped);
     mcl_private_fini(c);
     mcl_memory_fini(c);
@@ -254,6 +256,7 @@ static void destroy(struct mcshm *c, bool mapped)
     if (mapped) {
         pthread_mutex_destroy(&c->mutex);
         pthread_mutex_destroy(&c->info_mutex);
+        pthread_mutex_destroy(&c->gpu_mutex);
     }
     free(c);
 }
@@ -277,6 +280,7 @@ MCSHM_API mcshm_status mcshm_connect(const mcshm_options *options, mcshm **out)
     c->socket = c->doorbell = c->half = c->region_fd = c->stir = -1;
     pthread_mutex_init(&c->mutex, NULL);
     pthread_mutex_init(&c->info_mutex, NULL);
+    pthread_mutex_init(&c->gpu_mutex, NULL);
     c->view = &c->empty;
     c->strict = o.strict;
     c->log = o.log;

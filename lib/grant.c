@@ -263,7 +263,8 @@ static void grants_add(struct mcshm *c, struct mcl_segment *s)
     s->grants = grants;
     for (size_t i = 0; i < n; i++) {
         if ((list[i].access & (MCS_ACCESS_MAP_READ | MCS_ACCESS_MAP_WRITE)) != 0 &&
-            !has_grant(s, &list[i]) && grant_map(c, s, &list[i], &grants[s->ngrants]) == 0)
+            list[i].memory == MCS_MEMORY_HOST && !has_grant(s, &list[i]) &&
+            grant_map(c, s, &list[i], &grants[s->ngrants]) == 0)
             s->ngrants++;
     }
     if (s->ngrants != 0)

@@ -36,19 +36,24 @@
 
 /* ---- memory ---------------------------------------------------------------------- */
 
-/* One memfd that this session reaches through descriptors: pool memory or a memfd of ours. */
+struct mcl_import;
+
+/* What this session reaches through descriptors: pool memory, a memfd of ours, or device memory. */
 struct mcl_extent {
     uint32_t handle;
-    bool memfd; /* came by mcshm_register_memfd(), goes as a whole */
-    bool lost;  /* a later agent would not have it */
-    int fd;     /* to hand it back to a later agent; -1: none will come */
-    uint8_t *base;
-    uint64_t size;     /* that descriptors may name */
-    uint64_t map_size; /* of the mapping, whole pages */
+    bool memfd;                /* came by mcshm_register_memfd(), goes as a whole */
+    bool lost;                 /* a later agent would not have it */
+    bool gpu;                  /* device memory: nobody here reads or writes at `base` */
+    unsigned device;           /* with gpu: index in c->gpu */
+    struct mcl_import *import; /* with gpu: another library's memory, ours to free; else NULL */
+    int fd;                    /* to hand it back to a later agent; -1: none will come */
+    uint8_t *base;             /* with gpu: a device address; NULL while it is being mapped */
+    uint64_t size;             /* that descriptors may name */
+    uint64_t map_size;         /* of the mapping, whole pages */
 };
 
 struct mcl_alloc {
-    uint8_t *start;
+    uint8_t *start; /* NULL while its extent is being mapped */
     uint64_t size;
     uint32_t extent;
     uint64_t offset; /* in the extent */
@@ -72,6 +77,7 @@ struct mcl_buffer {
     uint64_t address; /* published */
     uint32_t access;
     uint32_t references;
+    bool gpu; /* device memory */
 };
 
 /* A granted buffer that is mapped for copies in the caller's thread. */
@@ -103,6 +109,8 @@ struct mcl_map {
     uint64_t address, length; /* as they were asked for */
     uint8_t *base;
     uint64_t size;
+    bool gpu; /* device memory, of this device in c->gpu */
+    unsigned device;
     const void *start; /* what the caller got */
 };
 
@@ -123,6 +131,7 @@ struct mcl_range {
     uint64_t size;
     uint64_t offset; /* of start in the extent */
     uint32_t extent;
+    bool gpu;                   /* device memory */
     struct mcl_private *staged; /* NULL: shared memory */
 };
 
@@ -163,6 +172,7 @@ struct mcshm {
     uint32_t down;     /* atomic: the session has ended for good */
     uint32_t restarts; /* atomic: how often a later agent took over: the session's life */
     uint32_t objects;  /* atomic: the agent holds objects */
+    uint32_t gpus;     /* atomic: the agent may be asked for GPU memory */
     uint32_t
         objects_gone; /* atomic: the last value of the session's word that the watcher was told of */
     int socket, doorbell; /* numbers for good; what they name changes with each life */
@@ -188,6 +198,11 @@ struct mcshm {
     char *socket_path;
 
     pthread_mutex_t info_mutex; /* what of `info` a later agent may change */
+
+    /* Around whatever brings new device memory, and taken before `mutex`, which nobody holds while the driver works:
+     * it may wait for streams, which may wait for the agent. */
+    pthread_mutex_t gpu_mutex;
+    struct mcl_gpu *gpu; /* gpu.h: NULL until GPU memory is first asked for */
 
     pthread_mutex_t mutex; /* all below */
     bool broken;           /* the control channel is out of step: no more calls */
@@ -469,10 +484,22 @@ struct mcl_extent *mcl_extent_around(struct mcshm *c, const void *at, uint64_t s
 /* Pool memory; maps its extent when that is new. The view is not updated. */
 mcshm_status mcl_pool_alloc(struct mcshm *c, uint64_t size, uint64_t align, const char *location,
                             uint8_t **out);
-/* Gives it back; the view is updated before the mapping goes. */
+/* Gives it back; the view is updated before the mapping goes. Not device memory. */
 mcshm_status mcl_pool_free(struct mcshm *c, size_t index, struct mcl_private *dropped);
 /* Index of the allocation that begins at `start`, or SIZE_MAX. */
 size_t mcl_alloc_index(const struct mcshm *c, const void *start);
+void mcl_alloc_insert(struct mcshm *c, const struct mcl_alloc *a);
+/* Takes allocation or extent off its list. */
+struct mcl_alloc mcl_alloc_remove(struct mcshm *c, size_t index);
+struct mcl_extent mcl_extent_remove(struct mcshm *c, uint32_t handle);
+/* FREE; an extent that is gone with it comes back, to be unmapped, else one whose base is NULL and fd -1. */
+struct mcl_extent mcl_tell_free(struct mcshm *c, uint32_t extent, uint64_t offset);
+/* What mcl_extent_remove() has given. Device memory: without the mutex. */
+void mcl_extent_unmap(struct mcshm *c, const struct mcl_extent *e);
+/* Undoes the registration of a memfd, or of another library's memory. */
+mcshm_status mcl_extent_unregister(struct mcshm *c, struct mcl_extent *e);
+/* Its mapping has whole pages. */
+uint64_t mcl_whole_pages(uint64_t size, uint64_t page_size);
 void mcl_memory_fini(struct mcshm *c);
 
 /* ---- reconnect.c: needs the mutex, except start and stop -------------------------- */

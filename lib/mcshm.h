@@ -83,8 +83,7 @@ typedef enum mcshm_status {
     MCSHM_AUTH = 37,       /* between agents */
     MCSHM_ENCRYPTION = 38, /* [peer] require_encryption */
     MCSHM_LOCAL_RESOURCE = 39,
-    /* a later agent took over; this one was in the hands of the dead one */
-    MCSHM_AGENT_RESTARTED = 40,
+    MCSHM_AGENT_RESTARTED = 40, /* it was in the hands of an agent that died */
     /* objects */
     MCSHM_REBUILDING = 41,   /* the directory has a new leader, which does not know yet: retry */
     MCSHM_NO_DIRECTORY = 42, /* no master answers; what this host holds can be read */
@@ -212,8 +211,9 @@ mcshm_status mcshm_connect(const mcshm_options *o, mcshm **out);
 /*
  * Ends the session: unfinished tasks are canceled, queues, memory, segment and grants of
  * the session are given back, their mappings removed from the process. Waits for the agent to
- * let go, at most control_timeout_ms, and not at all while the agent is away. No other call of this connection may run or follow. NULL is
- * fine. In a child of fork() it frees what the child inherited and leaves the session alone.
+ * let go, at most control_timeout_ms, and not at all while the agent is away; then for the GPU driver, where it was used, as long
+ * at most. No other call of this connection may run or follow. NULL is fine. In a child of fork() it frees what the child inherited
+ * and leaves the session alone.
  */
 void mcshm_close(mcshm *c);
 
@@ -235,10 +235,9 @@ mcshm_status mcshm_get_info(mcshm *c, mcshm_info *out);
 /* ---- memory ---------------------------------------------------------------------- */
 
 /*
- * Allocates pool memory, zeroed when the extent is new, mapped into the process.
- * size: 1 .. the pool's limit, bytes. align: a power of two up to 1 GiB, or 0 for 64.
- * location: NULL, "cpu" or "cpu:N" (NUMA node N), or a GPU: see below. Freed by mcshm_free() or with the
- * connection. Errors: NO_MEMORY, NO_HUGEPAGES, LIMIT, NOT_SUPPORTED (location).
+ * Allocates pool memory, zeroed when the extent is new, mapped into the process. size: 1 .. the pool's limit, bytes. align: a power
+ * of two up to 1 GiB, or 0 for 64. location: NULL, "cpu" or "cpu:N" (NUMA node N), or a GPU: see below. Freed by mcshm_free() or
+ * with the connection. Errors: NO_MEMORY, NO_HUGEPAGES, LIMIT, NOT_SUPPORTED (location).
  *
  * "cuda:N": memory of the GPU that this process's CUDA calls device N, under its CUDA_VISIBLE_DEVICES; "cuda:GPU-..." by
  * UUID. *out is a device address, mapped for that device and for those that reach it directly, in their primary
@@ -251,27 +250,25 @@ mcshm_status mcshm_alloc(mcshm *c, size_t size, size_t align, const char *locati
 mcshm_status mcshm_free(mcshm *c, void *address);
 
 /*
- * Maps and registers a memfd of the caller's that is sealed against shrinking: zero-copy
- * like pool memory. size bytes from its start, all of which count against the session.
- * *out is mapped until mcshm_unregister(). The fd stays the caller's. Errors: BAD_SHM.
+ * Maps and registers a memfd of the caller's that is sealed against shrinking: zero-copy like pool memory. size bytes from its
+ * start, all of which count against the session. *out is mapped until mcshm_unregister(). The fd stays the caller's. BAD_SHM.
  */
 mcshm_status mcshm_register_memfd(mcshm *c, int fd, size_t size, void **out);
 
 /*
- * Registers private memory (malloc, stack, mmap) as the local side of transfers. It is
- * staged: the library keeps as much pool memory beside it and copies in the caller's
- * thread, WRITE at submission and READ when the completion is polled. Such tasks report
- * MCSHM_PATH_STAGED. It cannot be published. Registering the same range again counts;
- * another overlap is MCSHM_OVERLAP. With options.strict: MCSHM_STRICT.
+ * Registers private memory (malloc, stack, mmap) as the local side of transfers. It is staged: the library keeps as much pool memory
+ * beside it and copies in the caller's thread, WRITE at submission and READ when the completion is polled. Such tasks report
+ * MCSHM_PATH_STAGED. It cannot be published. Registering the same range again counts; another overlap is OVERLAP. With
+ * options.strict: STRICT.
  */
 mcshm_status mcshm_register(mcshm *c, void *address, size_t size);
 
 /*
- * Registers GPU memory that another library has allocated (a framework's tensor): size bytes at the device address,
- * inside one allocation or across several that are mapped one behind the other, wherever they begin.  The agent maps the same
- * memory: by its exported handle where it was made with one (cuMemCreate with POSIX descriptors, as PyTorch's expandable
- * segments are), else by a CUDA IPC handle of its allocation, which only cuMemAlloc() memory has.  It must not be freed
- * before mcshm_unregister(). Registering the same range again counts; another overlap is OVERLAP.
+ * Registers GPU memory that another library has allocated (a framework's tensor): size bytes at the device address, wherever it
+ * begins. The agent maps the same memory: by exported handles where it was made with such (cuMemCreate() with POSIX descriptors, as
+ * PyTorch's expandable segments; the range may span many that are mapped one behind the other), else by a CUDA IPC handle of its one
+ * cuMemAlloc() allocation. It must not be freed before mcshm_unregister(). The process keeps a descriptor of each handle, as of extents.
+ * Registering the same range again counts; another overlap is OVERLAP.
  * Errors: NO_GPU; NOT_SUPPORTED: neither way is open (managed memory, another process's, a pool's); NOT_REGISTERED: no
  * device memory lies there; GPU_CONTEXT; LIMIT; NO_MEMORY.
  */
@@ -279,7 +276,7 @@ mcshm_status mcshm_register_gpu(mcshm *c, void *address, size_t size);
 
 /*
  * A gate: a word in pool memory that a device's streams reach, by which a request waits for a stream, or a stream
- * for a request, and no thread for either.  A gate serves one stream of requests at a time; its values count up.
+ * for a request, and no thread for either.  Values count up; what it stands for in both directions takes two gates. One thread at a time.
  */
 typedef struct mcshm_gate {
     uint32_t *word;  /* as order.wait and order.signal want it */
@@ -300,9 +297,8 @@ mcshm_status mcshm_gate_record(mcshm *c, mcshm_gate *gate, void *stream, uint32_
 mcshm_status mcshm_gate_follow(mcshm *c, mcshm_gate *gate, void *stream, uint32_t value);
 
 /*
- * Undoes one mcshm_register(), mcshm_register_memfd() or mcshm_register_gpu(); address is the start of the
- * range. Returns when nothing can reach the memory any more; tasks that used it end
- * FAILED with REVOKED. BUSY: staged tasks are unfinished. NOT_REGISTERED: no such start.
+ * Undoes one mcshm_register(), mcshm_register_memfd() or mcshm_register_gpu(); address is the start of the range. Returns when nothing
+ * can reach the memory any more; tasks that used it end FAILED with REVOKED. BUSY: staged tasks are unfinished. NOT_REGISTERED.
  */
 mcshm_status mcshm_unregister(mcshm *c, void *address);
 
@@ -328,11 +324,9 @@ mcshm_status mcshm_segment_publish(mcshm *c, const char *name, uint32_t flags);
 mcshm_status mcshm_segment_withdraw(mcshm *c);
 
 /*
- * Publishes size bytes at address (inside one allocation or registered memfd) with
- * MCSHM_ACCESS_* rights. *published: the address others name it by; it equals the
- * pointer wherever the process could map the extent at its own place. May be called
- * before or after mcshm_segment_publish(). The same range with the same rights again is
- * OK and counted; another overlap is OVERLAP.
+ * Publishes size bytes at address (inside one allocation, registered memfd or registered GPU memory) with MCSHM_ACCESS_* rights.
+ * *published: the address others name it by; it equals the pointer wherever the process could map the extent at its own place. May be
+ * called before or after mcshm_segment_publish(). The same range with the same rights again is OK and counted; another overlap is OVERLAP.
  */
 mcshm_status mcshm_buffer_publish(mcshm *c, void *address, size_t size, uint32_t access,
                                   uint64_t *published);
@@ -340,11 +334,10 @@ mcshm_status mcshm_buffer_publish(mcshm *c, void *address, size_t size, uint32_t
 mcshm_status mcshm_buffer_withdraw(mcshm *c, void *address, size_t size);
 
 /*
- * Takes remote access to a range away, whatever was published there (buffers that reach
- * beyond it keep the rest). Returns when no rail can write there any more: the range may be
- * reused at once. Tasks under way end FAILED with REVOKED. TIMEOUT: a peer that was given
- * MAP_WRITE is in the middle of a copy and does not come back; its session was ended, but
- * only the death of that process takes its mapping away.
+ * Takes remote access to a range away, whatever was published there (buffers that reach beyond it keep the rest). Returns when no
+ * rail can write there any more: the range may be reused at once. Tasks under way end FAILED with REVOKED. TIMEOUT: a peer that was
+ * given MAP_WRITE is in the middle of a copy and does not come back; its session was ended, but only the death of that process takes
+ * its mapping away. A mapping of GPU memory (MAP_WRITE) stays with who has it: its kernels are his.
  */
 mcshm_status mcshm_revoke(mcshm *c, void *address, size_t size);
 
@@ -376,6 +369,8 @@ mcshm_status mcshm_segment_describe(mcshm *c, mcshm_segment segment, mcshm_buffe
  * Maps a granted range of an open segment read-only, to be read in place: no bytes move.
  * Needs MAP_READ and the same tenant. *out is valid until mcshm_unmap() or close; the
  * owner's death does not take it away. The whole extent counts against this session.
+ * Of GPU memory *out is a device address, and MAP_WRITE is needed, since no such mapping is read-only; what its owner
+ * registered by mcshm_register_gpu() is NOT_SUPPORTED. NO_GPU: the device is none of this process's.
  */
 mcshm_status mcshm_map(mcshm *c, mcshm_segment segment, uint64_t address, size_t size,
                        const void **out);
@@ -403,17 +398,15 @@ mcshm_status mcshm_queue_close(mcshm_queue *q);
 #define MCSHM_GPU_SYNCED 0x20u
 
 /*
- * What a request comes after and what comes after it, beside the queue's own order.  Words are 4-byte aligned, in
- * host memory of mcshm_alloc() or of a gate (mcshm_gate_create()).
+ * What a request comes after and what comes after it, beside the queue's own order.  Words are 4-byte aligned, in host memory of
+ * mcshm_alloc() or of a gate.  Of a task that ends with AGENT_RESTARTED nobody sets the word: whoever sees that does.
  */
 typedef struct mcshm_order {
     const uint32_t
-        *wait; /* NULL: nothing. The first byte moves once (int32_t)(*wait - wait_value) >= 0 */
+        *wait; /* NULL, or the first byte moves once (int32_t)(*wait - wait_value) >= 0 */
     uint32_t wait_value;
     uint32_t signal_value;
-    uint32_t *
-        signal; /* NULL: nothing. Set to signal_value when the task has ended, however it ended; not when the
-                         agent dies meanwhile: the caller, who sees AGENT_RESTARTED, sets it then */
+    uint32_t *signal; /* NULL, or set to signal_value when the task has ended, however it ended */
 } mcshm_order;
 
 typedef struct mcshm_notification {
@@ -426,7 +419,7 @@ typedef struct mcshm_notification {
 /* One request; zero the struct, then set what matters. */
 typedef struct mcshm_request {
     mcshm_opcode opcode;
-    uint32_t flags;       /* MCSHM_FENCE, MCSHM_NOTIFY */
+    uint32_t flags;       /* MCSHM_FENCE, MCSHM_NOTIFY, MCSHM_GPU_SYNCED */
     mcshm_class priority; /* MCSHM_CLASS_HIGH is 0 */
     uint32_t deadline_us; /* after submission; 0: the agent's default; about 71 min at most */
     void *local;          /* in an allocation or registration of this connection */
@@ -464,7 +457,8 @@ mcshm_status mcshm_batch_free(mcshm_queue *q, mcshm_batch batch);
  * closed segments) ends the task as INVALID or FAILED.
  * Errors: RING_FULL, NO_SLOTS, ARGS_FULL (retry later), TOO_MANY_TASKS, NOT_REGISTERED,
  * BAD_RANGE, INVALID_ARGUMENT, INVALID_HANDLE, AGENT_DOWN, STRICT; BUSY: a WRITE from private
- * memory into which a READ of this queue has not been polled to its end.
+ * memory into which a READ of this queue has not been polled to its end; GPU_ORDER: of local GPU memory
+ * without MCSHM_GPU_SYNCED or order->wait; NOT_SUPPORTED: an order for private memory, or a word in it.
  */
 mcshm_status mcshm_submit(mcshm_queue *q, mcshm_batch batch, const mcshm_request *requests,
                           size_t n);
@@ -536,22 +530,18 @@ typedef enum mcshm_object_op {
     /* space for an object that the caller fills in place: result.address. EXISTS where one is */
     MCSHM_CREATE = 10,
     MCSHM_SEAL = 11, /* what was created and filled is an object now */
-    MCSHM_HOLD =
-        12 /* the object, to be read in place: result.address, until mcshm_object_release() */
+    MCSHM_HOLD = 12  /* to be read in place: result.address, until mcshm_object_release() */
 } mcshm_object_op;
 
-#define MCSHM_OBJECT_UPSERT                                                                        \
-    0x001u /* PUT, CREATE: fresh space, then the switch; old readers keep the old */
+#define MCSHM_OBJECT_UPSERT 0x001u   /* PUT, CREATE: fresh space, then the switch for new readers */
 #define MCSHM_OBJECT_NEW 0x002u      /* PUT, CREATE: a key that is there is EXISTS */
 #define MCSHM_OBJECT_HARD_PIN 0x004u /* PUT, CREATE: never evicted */
 #define MCSHM_OBJECT_RANGES 0x008u /* GET: each span has its own place in the object, span.offset */
-#define MCSHM_OBJECT_VERIFY                                                                        \
-    0x010u                        /* GET, HOLD: compute the checksum of what this host holds, too */
-#define MCSHM_OBJECT_FORCE 0x020u /* REMOVE */
-#define MCSHM_OBJECT_LOCAL 0x040u /* only what this host's agent holds */
-#define MCSHM_OBJECT_CHAIN                                                                         \
-    0x080u /* keys are successive blocks of one prefix: helps eviction choose */
-#define MCSHM_OBJECT_LEASE 0x100u /* EXIST, PREFIX: what exists stays for lease_ms at least */
+#define MCSHM_OBJECT_VERIFY 0x010u /* GET, HOLD: compute the checksum of what this host holds */
+#define MCSHM_OBJECT_FORCE 0x020u  /* REMOVE */
+#define MCSHM_OBJECT_LOCAL 0x040u  /* only what this host's agent holds */
+#define MCSHM_OBJECT_CHAIN 0x080u  /* keys are successive blocks of one prefix: for eviction */
+#define MCSHM_OBJECT_LEASE 0x100u  /* EXIST, PREFIX: what exists stays for lease_ms at least */
 
 typedef struct mcshm_key {
     const void *bytes;
@@ -582,8 +572,8 @@ typedef struct mcshm_object_request {
     const uint64_t *holds; /* SEAL: of CREATE's results */
     /* PUT, CREATE */
     const mcshm_key
-        *groups;       /* per key, at most 256 bytes, size 0: none; NULL: none. Evicted together */
-    uint32_t replicas; /* hosts that are to hold it, 0 .. 8; 0 is 1 */
+        *groups;          /* evicted together: per key, 256 bytes at most, size 0 or NULL: none */
+    uint32_t replicas;    /* hosts that are to hold it, 0 .. 8; 0 is 1 */
     uint32_t soft_pin_ms; /* evicted last for so long; at most a day */
     const char *host;     /* an agent's "host:port" where it is to be if it can; NULL: here */
     uint32_t lease_ms;    /* EXIST, PREFIX with MCSHM_OBJECT_LEASE, 0: the agent's default */
@@ -605,9 +595,8 @@ typedef struct mcshm_object_result {
     uint64_t size;    /* of the object, bytes */
     uint64_t version; /* grows from one life of a key to the next */
     uint32_t crc;     /* CRC32C */
-    void *
-        address; /* CREATE: write here; HOLD: read here only; NULL otherwise, and of an empty object */
-    uint64_t hold; /* CREATE, HOLD */
+    void *address;    /* CREATE: write here; HOLD: read here only; else, or empty: NULL */
+    uint64_t hold;    /* CREATE, HOLD */
 } mcshm_object_result;
 
 /*
@@ -670,9 +659,8 @@ mcshm_status mcshm_drain(mcshm *c, const char *host, bool drain, char **json);
 /* ---- notifications --------------------------------------------------------------- */
 
 /*
- * Takes the next notification sent to this connection's segment. *out points into memory
- * that stays valid until the next mcshm_notify_recv() of any thread: one thread at a time.
- * timeout_us 0: never blocks; < 0: waits for ever. TIMEOUT: none came.
+ * Takes the next notification sent to this connection's segment. *out points into memory that stays valid until the next
+ * mcshm_notify_recv() of any thread: one thread at a time. timeout_us 0: never blocks; < 0: waits for ever. TIMEOUT: none came.
  */
 mcshm_status mcshm_notify_recv(mcshm *c, mcshm_notification *out, int64_t timeout_us);
 
@@ -705,8 +693,7 @@ typedef enum mcshm_query_what {
     MCSHM_QUERY_GPUS = 9     /* devices, their memory here, copies */
 } mcshm_query_what;
 
-/* Asks the agent about itself. *json: one JSON object, NUL-terminated, free() it. A client
- * sees its own tenant's resources; root and the agent's own user see all. */
+/* Asks the agent about itself. *json: one JSON object, free() it. A client sees its own tenant's resources; root, agent's user: all. */
 mcshm_status mcshm_query(mcshm *c, mcshm_query_what what, char **json);
 
 typedef struct mcshm_peer {
@@ -723,11 +710,9 @@ typedef struct mcshm_peer {
 mcshm_status mcshm_ping(mcshm *c, const char *address, uint32_t timeout_ms, mcshm_peer *out);
 
 /*
- * The last tasks of clients of this host as the agent recorded them, with the time of each stage: one
- * JSON object, NUL-terminated, free() it. client: a session's id, a pid, or a client's name; whoever
- * matches, first by id, then by pid, then by name. count: 1 .. 4096 tasks at most, the newest. A client
- * sees its own tenant's; root and the agent's own user see all. NOT_FOUND: nobody (that it may see)
- * is called so.
+ * The last tasks of clients of this host as the agent recorded them, with the time of each stage: one JSON object, free() it. client: a
+ * session's id, a pid, or a client's name; whoever matches, first by id, then by pid, then by name. count: 1 .. 4096 tasks at most, the
+ * newest. A client sees its own tenant's; root and the agent's own user see all. NOT_FOUND: nobody (that it may see) is called so.
  */
 mcshm_status mcshm_trace(mcshm *c, const char *client, uint32_t count, char **json);
 
@@ -753,11 +738,9 @@ typedef struct mcshm_monitor_agent {
     uint32_t pid; /* as the agent's own PID namespace knows it */
     char version[32];
     uint64_t uptime_ns;
-    uint64_t
-        silent_ns; /* since the control thread's last sign of life; more than a few seconds: it hangs */
+    uint64_t silent_ns;  /* since the control thread's last sign of life; a few seconds: it hangs */
     uint64_t sampled_ns; /* CLOCK_MONOTONIC: what the counts are as of */
-    bool
-        copied; /* the file is on no tmpfs: all counts come from the control thread, once a second */
+    bool copied;         /* the file is on no tmpfs: the control thread writes it once a second */
     uint64_t pool_size, pool_used, pool_page_size; /* bytes */
     uint32_t extents, sessions;
     uint32_t sessions_left_out, queues_left_out; /* for want of rows */
@@ -784,11 +767,10 @@ typedef struct mcshm_monitor_client {
     char name[256];
     uint64_t incarnation;
     uint32_t queues, extents;
-    uint64_t memory;               /* bytes */
-    uint64_t depth;                /* tasks that have not ended */
-    uint64_t tasks, failed, bytes; /* ended; of them, not COMPLETED; moved */
-    uint64_t queue_ns, move_ns, notify_ns,
-        notified;                        /* sums over tasks; notified: how many notify_ns is of */
+    uint64_t memory;                                 /* bytes */
+    uint64_t depth;                                  /* tasks that have not ended */
+    uint64_t tasks, failed, bytes;                   /* ended; of them, not COMPLETED; moved */
+    uint64_t queue_ns, move_ns, notify_ns, notified; /* sums; notified: how many notify_ns is of */
     uint64_t caller_tasks, caller_bytes; /* copies in its own threads, as it says; once a second */
     uint64_t latency[MCSHM_MONITOR_BUCKETS]; /* tasks by log2 of the stages' sum in ns */
 } mcshm_monitor_client;

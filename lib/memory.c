@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "internal.h"
+#include "gpu.h"
 #include "shm/failpoint.h"
 
 #include <fcntl.h>
@@ -25,7 +25,7 @@ struct mcl_extent *mcl_extent_around(struct mcshm *c, const void *at, uint64_t s
         struct mcl_extent *e = &c->extents[i];
         uint64_t offset = (uintptr_t)at - (uintptr_t)e->base;
 
-        if (offset >= e->size)
+        if (e->base == NULL || offset >= e->size)
             continue;
         if (size > e->size - offset) {
             *status = mcl_fail(
@@ -48,7 +48,7 @@ struct mcl_extent *mcl_extent_around(struct mcshm *c, const void *at, uint64_t s
     return NULL;
 }
 
-static uint64_t whole_pages(uint64_t size, uint64_t page_size)
+uint64_t mcl_whole_pages(uint64_t size, uint64_t page_size)
 {
     return page_size == 0 ? size : (size + page_size - 1) / page_size * page_size;
 }
@@ -62,7 +62,7 @@ static mcshm_status extent_add(struct mcshm *c, int fd, const struct mcs_msg_ext
     void *base = NULL;
     int res;
 
-    e.map_size = whole_pages(r->extent_size, r->page_size);
+    e.map_size = mcl_whole_pages(r->extent_size, r->page_size);
     if (e.size == 0 || e.map_size < e.size)
         return mcl_fail(MCSHM_PROTOCOL, "the agent gave an extent of %llu bytes",
                         (unsigned long long)r->extent_size);
@@ -91,7 +91,7 @@ static mcshm_status extent_add(struct mcshm *c, int fd, const struct mcs_msg_ext
 }
 
 /* Takes an extent off the list; the mapping remains, to go when the view is updated. */
-static struct mcl_extent extent_remove(struct mcshm *c, uint32_t handle)
+struct mcl_extent mcl_extent_remove(struct mcshm *c, uint32_t handle)
 {
     struct mcl_extent *e = mcl_extent_by_handle(c, handle), gone = {.fd = -1};
 
@@ -102,9 +102,11 @@ static struct mcl_extent extent_remove(struct mcshm *c, uint32_t handle)
     return gone;
 }
 
-static void extent_unmap(const struct mcl_extent *e)
+void mcl_extent_unmap(struct mcshm *c, const struct mcl_extent *e)
 {
-    if (e->base != NULL) {
+    if (e->gpu) {
+        mcl_gpu_let_go(c, e);
+    } else if (e->base != NULL) {
         MCS_FAILPOINT(extent_unmap);
         mcs_region_unmap(e->base, e->map_size);
     }
@@ -127,7 +129,7 @@ size_t mcl_alloc_index(const struct mcshm *c, const void *start)
     return low < c->nallocs && c->allocs[low].start == start ? low : SIZE_MAX;
 }
 
-static void alloc_insert(struct mcshm *c, const struct mcl_alloc *a)
+void mcl_alloc_insert(struct mcshm *c, const struct mcl_alloc *a)
 {
     size_t at = c->nallocs++;
 
@@ -136,16 +138,23 @@ static void alloc_insert(struct mcshm *c, const struct mcl_alloc *a)
     c->allocs[at] = *a;
 }
 
-static void tell_free(struct mcshm *c, uint32_t extent, uint64_t offset)
+struct mcl_alloc mcl_alloc_remove(struct mcshm *c, size_t index)
+{
+    struct mcl_alloc a = c->allocs[index];
+
+    c->nallocs--;
+    memmove(&c->allocs[index], &c->allocs[index + 1], (c->nallocs - index) * sizeof(*c->allocs));
+    return a;
+}
+
+struct mcl_extent mcl_tell_free(struct mcshm *c, uint32_t extent, uint64_t offset)
 {
     struct mcs_msg m = {.b.free = {.extent = extent, .offset = offset}};
-    struct mcl_extent gone;
 
     /* no view knows a new extent yet */
-    if (mcl_call(c, MCS_MSG_FREE, &m, -1, NULL) == MCSHM_OK && m.b.free_reply.extent_gone != 0) {
-        gone = extent_remove(c, extent);
-        extent_unmap(&gone);
-    }
+    if (mcl_call(c, MCS_MSG_FREE, &m, -1, NULL) == MCSHM_OK && m.b.free_reply.extent_gone != 0)
+        return mcl_extent_remove(c, extent);
+    return (struct mcl_extent){.fd = -1};
 }
 
 mcshm_status mcl_pool_alloc(struct mcshm *c, uint64_t size, uint64_t align, const char *location,
@@ -154,7 +163,7 @@ mcshm_status mcl_pool_alloc(struct mcshm *c, uint64_t size, uint64_t align, cons
     struct mcs_msg m = {.b.alloc = {.size = size, .align = align}};
     struct mcs_msg_extent_reply r;
     struct mcl_fds fds;
-    struct mcl_extent *e;
+    struct mcl_extent *e, gone;
     mcshm_status status;
 
     if (location != NULL)
@@ -171,7 +180,7 @@ mcshm_status mcl_pool_alloc(struct mcshm *c, uint64_t size, uint64_t align, cons
     if (status != MCSHM_OK)
         goto error;
     e = mcl_extent_by_handle(c, r.extent);
-    if (e == NULL || r.offset > e->size || size > e->size - r.offset) {
+    if (e == NULL || e->gpu || r.offset > e->size || size > e->size - r.offset) {
         status = mcl_fail(MCSHM_PROTOCOL, "the agent gave memory in an extent it did not pass");
         goto error;
     }
@@ -182,46 +191,56 @@ mcshm_status mcl_pool_alloc(struct mcshm *c, uint64_t size, uint64_t align, cons
                           (void *)e->base, (unsigned long long)align);
         goto error;
     }
-    alloc_insert(c, &(struct mcl_alloc){
-                        .start = e->base + r.offset,
-                        .size = size,
-                        .extent = r.extent,
-                        .offset = r.offset,
-                    });
+    mcl_alloc_insert(c, &(struct mcl_alloc){
+                            .start = e->base + r.offset,
+                            .size = size,
+                            .extent = r.extent,
+                            .offset = r.offset,
+                        });
     /* relaxed: what mcshm_get_info() says, nothing hangs on its order */
     mcs_store_relaxed(&c->info.page_size, r.page_size);
     *out = e->base + r.offset;
     return MCSHM_OK;
 
 error:
-    tell_free(c, r.extent, r.offset);
+    gone = mcl_tell_free(c, r.extent, r.offset);
+    mcl_extent_unmap(c, &gone);
     return status;
+}
+
+/* *gone: the extent that went with it, to be unmapped. */
+static mcshm_status give_back(struct mcshm *c, size_t index, struct mcl_private *dropped,
+                              struct mcl_extent *gone)
+{
+    struct mcs_msg m = {
+        .b.free = {.extent = c->allocs[index].extent, .offset = c->allocs[index].offset}};
+    mcshm_status status = mcl_call(c, MCS_MSG_FREE, &m, -1, NULL);
+    struct mcl_alloc a;
+
+    *gone = (struct mcl_extent){.fd = -1};
+    if (status != MCSHM_OK)
+        return status;
+    a = mcl_alloc_remove(c, index);
+    mcl_buffers_cut(c, a.start, a.size);
+    if (m.b.free_reply.extent_gone != 0)
+        *gone = mcl_extent_remove(c, a.extent);
+    (void)mcl_view_update(c, dropped); /* when memory is short it knows less: that is safe */
+    return MCSHM_OK;
 }
 
 mcshm_status mcl_pool_free(struct mcshm *c, size_t index, struct mcl_private *dropped)
 {
-    struct mcl_alloc a = c->allocs[index];
-    struct mcs_msg m = {.b.free = {.extent = a.extent, .offset = a.offset}};
-    struct mcl_extent gone = {.fd = -1};
-    mcshm_status status;
+    struct mcl_extent gone;
+    mcshm_status status = give_back(c, index, dropped, &gone);
 
-    status = mcl_call(c, MCS_MSG_FREE, &m, -1, NULL);
-    if (status != MCSHM_OK)
-        return status;
-    c->nallocs--;
-    memmove(&c->allocs[index], &c->allocs[index + 1], (c->nallocs - index) * sizeof(*c->allocs));
-    mcl_buffers_cut(c, a.start, a.size);
-    if (m.b.free_reply.extent_gone != 0)
-        gone = extent_remove(c, a.extent);
-    (void)mcl_view_update(c, dropped); /* when memory is short it knows less: that is safe */
-    extent_unmap(&gone);
-    return MCSHM_OK;
+    mcl_extent_unmap(c, &gone);
+    return status;
 }
 
 void mcl_memory_fini(struct mcshm *c)
 {
     for (size_t i = 0; i < c->nextents; i++)
-        extent_unmap(&c->extents[i]);
+        mcl_extent_unmap(c, &c->extents[i]);
     free(c->extents);
     free(c->allocs);
 }
@@ -243,8 +262,10 @@ MCSHM_API mcshm_status mcshm_alloc(mcshm *c, size_t size, size_t align, const ch
     if (align > ALIGN_MAX || (align & (align - 1)) != 0)
         return mcl_fail(MCSHM_INVALID_ARGUMENT,
                         "mcshm_alloc: align %zu is not 0 or a power of two up to 1 GiB", align);
+    if (location != NULL && mcl_gpu_is_location(location))
+        return mcl_gpu_alloc(c, size, align, location, out);
     if (location != NULL && strnlen(location, MCS_LOCATION_MAX) >= MCS_LOCATION_MAX)
-        return mcl_fail(MCSHM_NOT_SUPPORTED, "location is not \"cpu\" or \"cpu:N\"");
+        return mcl_fail(MCSHM_NOT_SUPPORTED, "location is not \"cpu\", \"cpu:N\" or \"cuda:N\"");
 
     pthread_mutex_lock(&c->mutex);
     extents = c->nextents;
@@ -263,6 +284,7 @@ MCSHM_API mcshm_status mcshm_alloc(mcshm *c, size_t size, size_t align, const ch
 
 MCSHM_API mcshm_status mcshm_free(mcshm *c, void *address)
 {
+    struct mcl_extent gone = {.fd = -1};
     mcshm_status status = mcl_check(c);
     size_t index;
 
@@ -275,9 +297,10 @@ MCSHM_API mcshm_status mcshm_free(mcshm *c, void *address)
     if (index == SIZE_MAX)
         status = mcl_fail(MCSHM_NOT_REGISTERED, "%p is not the start of an allocation", address);
     else
-        status = mcl_pool_free(c, index, NULL);
+        status = give_back(c, index, NULL, &gone);
     mcl_grants_check(c);
     pthread_mutex_unlock(&c->mutex);
+    mcl_extent_unmap(c, &gone);
     return status;
 }
 
@@ -337,8 +360,8 @@ MCSHM_API mcshm_status mcshm_register_memfd(mcshm *c, int fd, size_t size, void 
     goto out_unlock;
 
 error_remove:
-    gone = extent_remove(c, r.extent);
-    extent_unmap(&gone);
+    gone = mcl_extent_remove(c, r.extent);
+    mcl_extent_unmap(c, &gone);
 error_unregister:
     m.b.unregister = (struct mcs_msg_unregister){.extent = r.extent};
     (void)mcl_call(c, MCS_MSG_UNREGISTER, &m, -1, NULL);
@@ -347,7 +370,7 @@ out_unlock:
     return status;
 }
 
-static mcshm_status memfd_unregister(struct mcshm *c, struct mcl_extent *e)
+mcshm_status mcl_extent_unregister(struct mcshm *c, struct mcl_extent *e)
 {
     struct mcs_msg m = {.b.unregister.extent = e->handle};
     struct mcl_extent gone;
@@ -356,9 +379,9 @@ static mcshm_status memfd_unregister(struct mcshm *c, struct mcl_extent *e)
     if (status != MCSHM_OK)
         return status;
     mcl_buffers_cut(c, e->base, e->size);
-    gone = extent_remove(c, e->handle);
+    gone = mcl_extent_remove(c, e->handle);
     (void)mcl_view_update(c, NULL); /* when memory is short it knows less: that is safe */
-    extent_unmap(&gone);
+    mcl_extent_unmap(c, &gone);
     return MCSHM_OK;
 }
 
@@ -373,10 +396,13 @@ MCSHM_API mcshm_status mcshm_unregister(mcshm *c, void *address)
         return mcl_fail(MCSHM_INVALID_ARGUMENT, "mcshm_unregister: address is NULL");
     pthread_mutex_lock(&c->mutex);
     for (size_t i = 0; i < c->nextents && e == NULL; i++) {
-        if (c->extents[i].memfd && c->extents[i].base == address)
+        if ((c->extents[i].memfd || c->extents[i].import != NULL) && c->extents[i].base == address)
             e = &c->extents[i];
     }
-    status = e != NULL ? memfd_unregister(c, e) : mcl_private_unregister(c, address);
+    if (e != NULL)
+        status = e->import != NULL ? mcl_gpu_unregister(c, e) : mcl_extent_unregister(c, e);
+    else
+        status = mcl_private_unregister(c, address);
     mcl_grants_check(c);
     pthread_mutex_unlock(&c->mutex);
     return status;

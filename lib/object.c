@@ -222,6 +222,11 @@ static mcshm_status put_piece(struct mcl_submission *s, const mcshm_object_reque
         return mcl_fail(MCSHM_BAD_RANGE, "span %u: %llu bytes at %p: there are %llu", index,
                         (unsigned long long)span->size, span->address,
                         (unsigned long long)(range->size - offset));
+    if (__builtin_expect(range->gpu, 0))
+        return mcl_fail(MCSHM_NOT_SUPPORTED,
+                        "span %u: %p is GPU memory, which objects are not put from or got into: "
+                        "go through memory of mcshm_alloc() with location \"cpu\"",
+                        index, span->address);
     *p = (struct mcs_object_piece){
         .offset = (r->flags & MCS_OBJECT_RANGES) != 0 ? span->offset : 0,
         .length = span->size,

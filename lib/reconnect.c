@@ -128,6 +128,8 @@ static void take_info(struct mcshm *c, const struct mcs_msg_hello_reply *r)
     c->kept = (r->features & MCS_FEATURE_KEPT) != 0;
     /* relaxed: partner mcshm_submit_objects() */
     mcs_store_relaxed(&c->objects, (uint32_t)((r->features & MCS_FEATURE_OBJECTS) != 0));
+    /* relaxed: partner mcl_gpu_open() */
+    mcs_store_relaxed(&c->gpus, (uint32_t)((r->features & MCS_FEATURE_GPU) != 0));
 }
 
 /* A later agent has answered RESTORE: its socket and doorbell take the place of the old ones. */

@@ -6,7 +6,7 @@
  * goes on from there, and says so (mcs_doorbell.resumed): a task that was pushed at a place before
  * it and has not ended in its slot was in the dead agent's hands, and nobody's now.
  */
-#include "internal.h"
+#include "gpu.h"
 #include "shm/failpoint.h"
 
 #include <limits.h>
@@ -62,17 +62,35 @@ static int allocs_back(struct mcshm *c, const struct mcl_extent *e)
     return 0;
 }
 
+/* Another library's memory, which the later agent has to reach by itself. */
+static int import_back(struct mcshm *c, const struct mcl_import *import)
+{
+    int res = 0;
+
+    for (size_t i = 0; i < import->nparts && res == 0; i++) {
+        struct mcs_msg m;
+
+        mcl_import_message(import, i, &m);
+        res = hand(c, MCS_MSG_GPU_IMPORT, &m, import->parts[i].fd, "registered GPU memory");
+    }
+    return res;
+}
+
 static int extents_back(struct mcshm *c)
 {
     for (size_t i = 0; i < c->nextents; i++) {
         struct mcl_extent *e = &c->extents[i];
-        struct mcs_msg m = {.b.extent_back = {.extent = e->handle, .size = e->size}};
+        struct mcs_msg m = {.b.extent_back = {.extent = e->handle,
+                                              .memory = e->gpu ? MCS_MEMORY_GPU : MCS_MEMORY_HOST,
+                                              .size = e->size}};
         int res;
 
         if (e->lost)
             continue;
         res = hand(c, MCS_MSG_EXTENT_BACK, &m, e->fd, "an extent");
-        if (res == 0 && !e->memfd)
+        if (res == 0 && e->import != NULL)
+            res = import_back(c, e->import);
+        else if (res == 0 && !e->memfd)
             res = allocs_back(c, e);
         if (res == -ENOENT)
             e->lost = true;

@@ -80,6 +80,8 @@ static struct mcl_buffer *buffer_find(struct mcshm *c, const void *start, uint64
 static mcshm_status buffer_note(struct mcshm *c, void *start, uint64_t size, uint32_t access,
                                 uint64_t address)
 {
+    mcshm_status unused;
+    const struct mcl_extent *e = mcl_extent_around(c, start, size, &unused);
     struct mcl_buffer *b = buffer_find(c, start, size);
 
     if (b != NULL) {
@@ -88,8 +90,12 @@ static mcshm_status buffer_note(struct mcshm *c, void *start, uint64_t size, uin
     }
     if (mcl_grow(&c->buffers, c->nbuffers, &c->buffers_room, sizeof(*b)) != 0)
         return mcl_fail(MCSHM_NO_MEMORY, "out of memory for one more buffer");
-    c->buffers[c->nbuffers++] = (struct mcl_buffer){
-        .start = start, .size = size, .address = address, .access = access, .references = 1};
+    c->buffers[c->nbuffers++] = (struct mcl_buffer){.start = start,
+                                                    .size = size,
+                                                    .address = address,
+                                                    .access = access,
+                                                    .references = 1,
+                                                    .gpu = e != NULL && e->gpu};
     (void)mcl_view_extend(c); /* when memory is short the agent copies */
     return MCSHM_OK;
 }

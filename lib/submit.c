@@ -9,7 +9,10 @@
 
 #include <unistd.h>
 
-static_assert(MCSHM_FENCE == MCS_DESC_FENCE && MCSHM_NOTIFY == MCS_DESC_NOTIFY, "public flags");
+#define FLAGS (MCSHM_FENCE | MCSHM_NOTIFY | MCSHM_GPU_SYNCED)
+static_assert(MCSHM_FENCE == MCS_DESC_FENCE && MCSHM_NOTIFY == MCS_DESC_NOTIFY &&
+                  MCSHM_GPU_SYNCED == MCS_DESC_SYNCED,
+              "public flags");
 
 void mcl_doorbell(struct mcshm_queue *q)
 {
@@ -44,7 +47,8 @@ mcshm_status mcl_submission_begin(struct mcl_submission *s, mcshm_queue *q, mcsh
     s->q = q;
     s->b = mcl_batch_get(q, batch);
     s->batch = (uint32_t)batch;
-    s->tasks = s->ring = s->staged = 0;
+    s->tasks = s->ring = s->staged = s->ngates = 0;
+    s->order = 0;
     s->caller = (struct mcl_caller){.state = MCL_CALLER_UNTRIED};
     if (__builtin_expect(s->b == NULL, 0))
         return mcl_fail(MCSHM_INVALID_HANDLE, "batch 0x%llx was freed or is of another queue",
@@ -81,7 +85,7 @@ static mcshm_status check_notification(const mcshm_notification *n)
 
 static MCL_COLD mcshm_status bad_request(const mcshm_request *r)
 {
-    if ((r->flags & ~(MCSHM_FENCE | MCSHM_NOTIFY)) != 0)
+    if ((r->flags & ~FLAGS) != 0)
         return mcl_fail(MCSHM_INVALID_ARGUMENT, "request.flags 0x%x are unknown", r->flags);
     if ((unsigned)r->priority >= MCS_CLASS_COUNT)
         return mcl_fail(MCSHM_INVALID_ARGUMENT, "request.priority %u is not 0 .. %u",
@@ -89,22 +93,93 @@ static MCL_COLD mcshm_status bad_request(const mcshm_request *r)
     return mcl_fail(MCSHM_INVALID_HANDLE, "request.segment 0 is never open");
 }
 
-/* What all kinds of requests have in common. */
-static mcshm_status check_common(const mcshm_request *r)
+/* The gate that is this word; `name` says whose it is. */
+static mcshm_status find_gate(struct mcl_submission *s, const uint32_t *word, uint32_t value,
+                              const char *name)
 {
-    if (__builtin_expect((r->flags & ~(MCSHM_FENCE | MCSHM_NOTIFY)) != 0 ||
-                             (unsigned)r->priority >= MCS_CLASS_COUNT || r->segment == 0,
+    const struct mcl_range *range = mcl_queue_range(s->q, word);
+    uint64_t offset;
+
+    if (((uintptr_t)word & 3) != 0)
+        return mcl_fail(MCSHM_INVALID_ARGUMENT, "request.order->%s: %p is not 4-byte aligned", name,
+                        (const void *)word);
+    if (range == NULL)
+        return mcl_fail(MCSHM_NOT_REGISTERED,
+                        "request.order->%s: %p lies in no allocation of this connection: "
+                        "mcshm_gate_create() makes such words",
+                        name, (const void *)word);
+    if (range->staged != NULL || range->gpu)
+        return mcl_fail(MCSHM_NOT_SUPPORTED,
+                        "request.order->%s: %p is %s: the word has to lie in host memory of "
+                        "mcshm_alloc() or of a gate",
+                        name, (const void *)word, range->gpu ? "GPU memory" : "private memory");
+    offset = (uintptr_t)word - range->start;
+    if (range->size - offset < sizeof(*word))
+        return mcl_fail(MCSHM_BAD_RANGE, "request.order->%s: %p is at the end of its extent", name,
+                        (const void *)word);
+    s->gates[s->ngates++] = (struct mcs_gate){
+        .extent = range->extent, .value = value, .offset = range->offset + offset};
+    return MCSHM_OK;
+}
+
+/* The gates of r->order into s->gates. */
+static MCL_COLD mcshm_status find_order(struct mcl_submission *s, const mcshm_order *o)
+{
+    mcshm_status status = MCSHM_OK;
+
+    s->ngates = 0;
+    s->order = 0;
+    if (o != NULL && o->wait != NULL) {
+        status = find_gate(s, o->wait, o->wait_value, "wait");
+        s->order |= MCS_DESC_WAIT;
+    }
+    if (status == MCSHM_OK && o != NULL && o->signal != NULL) {
+        status = find_gate(s, o->signal, o->signal_value, "signal");
+        s->order |= MCS_DESC_SIGNAL;
+    }
+    return status;
+}
+
+/* What all kinds of requests have in common. */
+static mcshm_status check_common(struct mcl_submission *s, const mcshm_request *r)
+{
+    mcshm_status status = MCSHM_OK;
+
+    if (__builtin_expect((r->flags & ~FLAGS) != 0 || (unsigned)r->priority >= MCS_CLASS_COUNT ||
+                             r->segment == 0,
                          0))
         return bad_request(r);
-    if (__builtin_expect((r->flags & MCSHM_NOTIFY) != 0, 0))
-        return check_notification(r->notify);
+    if (__builtin_expect(r->order != NULL || s->order != 0, 0))
+        status = find_order(s, r->order);
+    if (__builtin_expect(status == MCSHM_OK && (r->flags & MCSHM_NOTIFY) != 0, 0))
+        status = check_notification(r->notify);
+    return status;
+}
+
+/* Local memory that is not just memory of the host's. */
+static MCL_COLD mcshm_status check_special(const struct mcl_submission *s, const mcshm_request *r,
+                                           const struct mcl_range *range)
+{
+    if (range->gpu && (r->flags & MCSHM_GPU_SYNCED) == 0 && (s->order & MCS_DESC_WAIT) == 0)
+        return mcl_fail(MCSHM_GPU_ORDER,
+                        "%p is GPU memory: synchronise the stream that uses it and say so with "
+                        "MCSHM_GPU_SYNCED, or let the request wait for it: order->wait, of "
+                        "mcshm_gate_record()",
+                        r->local);
+    /* it is copied at submission and at the poll, so before the one gate and after the other */
+    if (range->staged != NULL && s->order != 0)
+        return mcl_fail(MCSHM_NOT_SUPPORTED,
+                        "%p is registered private memory, which is copied in the caller's thread "
+                        "and cannot follow request.order: use memory of mcshm_alloc()",
+                        r->local);
     return MCSHM_OK;
 }
 
 /* Finds the local side: [r->local, r->local + size) must lie in one extent. */
-static mcshm_status find_local(struct mcshm_queue *q, const mcshm_request *r, uint64_t size,
+static mcshm_status find_local(struct mcl_submission *s, const mcshm_request *r, uint64_t size,
                                const struct mcl_range **out)
 {
+    struct mcshm_queue *q = s->q;
     const struct mcl_range *range;
     uint64_t offset;
 
@@ -124,6 +199,8 @@ static mcshm_status find_local(struct mcshm_queue *q, const mcshm_request *r, ui
                         (unsigned long long)size, r->local,
                         (unsigned long long)(range->size - offset));
     *out = range;
+    if (__builtin_expect(range->gpu || range->staged != NULL, 0))
+        return check_special(s, r, range);
     return MCSHM_OK;
 }
 
@@ -155,7 +232,7 @@ struct mcs_desc *mcl_submission_desc(struct mcl_submission *s, const mcshm_reque
 
     *d = (struct mcs_desc){
         .op = op,
-        .flags = (uint8_t)(r->flags | (s->q->c->strict ? MCS_DESC_STRICT : 0)),
+        .flags = (uint8_t)(r->flags | (s->q->c->strict ? MCS_DESC_STRICT : 0) | s->order),
         .priority = (uint8_t)r->priority,
         .slot = slot,
         .generation = t->generation,
@@ -205,12 +282,12 @@ mcshm_status mcl_submission_args(struct mcl_submission *s, uint64_t size, uint32
     return MCSHM_OK;
 }
 
-/* Takes an argument block for the task with room for n pieces and the notification. */
+/* Takes an argument block for the task with room for n pieces, and with its gates and notification. */
 static mcshm_status take_args(struct mcl_submission *s, const mcshm_request *r, size_t n,
                               bool notify, uint32_t slot, struct mcs_desc *d, struct mcs_args **out)
 {
     struct mcshm_queue *q = s->q;
-    uint64_t size = sizeof(struct mcs_args), pieces = size;
+    uint64_t size = sizeof(struct mcs_args), pieces = size, gates = s->ngates * sizeof(*s->gates);
     const mcshm_notification *note = notify ? r->notify : NULL;
     mcshm_status status;
     struct mcs_args *a;
@@ -220,21 +297,26 @@ static mcshm_status take_args(struct mcl_submission *s, const mcshm_request *r, 
         return mcl_fail(MCSHM_INVALID_ARGUMENT,
                         "%zu pieces need more than the %llu bytes of the queue's argument area", n,
                         (unsigned long long)q->shm.args_size);
-    size += n * sizeof(struct mcs_piece);
+    size += n * sizeof(struct mcs_piece) + gates;
     if (note != NULL)
         size += note->name_size + note->message_size;
     if (size > q->shm.args_size)
-        return mcl_fail(MCSHM_INVALID_ARGUMENT,
-                        "%zu pieces and the notification need %llu bytes: the queue's argument "
-                        "area has %llu",
-                        n, (unsigned long long)size, (unsigned long long)q->shm.args_size);
+        return mcl_fail(
+            MCSHM_INVALID_ARGUMENT,
+            "%zu pieces, gates and the notification need %llu bytes: the queue's argument "
+            "area has %llu",
+            n, (unsigned long long)size, (unsigned long long)q->shm.args_size);
     status = mcl_submission_args(s, size, slot, d, &block);
     if (status != MCSHM_OK)
         return status;
     a = block;
     *a = (struct mcs_args){.total = size, .pieces = (uint32_t)pieces};
+    if (gates != 0) {
+        a->gates = (uint32_t)(pieces + n * sizeof(struct mcs_piece));
+        memcpy((uint8_t *)a + a->gates, s->gates, gates);
+    }
     if (note != NULL) {
-        a->notify = (uint32_t)(pieces + n * sizeof(struct mcs_piece));
+        a->notify = (uint32_t)(pieces + n * sizeof(struct mcs_piece) + gates);
         a->name_length = (uint32_t)note->name_size;
         a->message_length = (uint32_t)note->message_size;
         if (note->name_size != 0)
@@ -265,10 +347,10 @@ static mcshm_status prepare_one(struct mcl_submission *s, const mcshm_request *r
     struct mcs_desc *d;
     struct mcs_args *a;
     uint32_t slot;
-    mcshm_status status = check_common(r);
+    mcshm_status status = check_common(s, r);
 
     if (status == MCSHM_OK)
-        status = find_local(s->q, r, r->length, &range);
+        status = find_local(s, r, r->length, &range);
     if (status != MCSHM_OK)
         return status;
     t = mcl_submission_task(s, r, r->length, &slot);
@@ -278,8 +360,8 @@ static mcshm_status prepare_one(struct mcl_submission *s, const mcshm_request *r
         return MCSHM_OK;
     }
     d = mcl_submission_desc(s, r, t, slot, (uint8_t)r->opcode);
-    if (__builtin_expect((r->flags & MCSHM_NOTIFY) != 0, 0)) {
-        status = take_args(s, r, 0, true, slot, d, &a);
+    if (__builtin_expect((r->flags & MCSHM_NOTIFY) != 0 || s->ngates != 0, 0)) {
+        status = take_args(s, r, 0, (r->flags & MCSHM_NOTIFY) != 0, slot, d, &a);
         if (status != MCSHM_OK)
             return status;
     }
@@ -471,11 +553,11 @@ MCSHM_API mcshm_status mcshm_submit_list(mcshm_queue *q, mcshm_batch batch, cons
     if (r == NULL || pieces == NULL || n == 0)
         return mcl_fail(MCSHM_INVALID_ARGUMENT, "mcshm_submit_list: %s",
                         n == 0 ? "n is 0" : "request or pieces is NULL");
-    status = check_common(r);
+    status = check_common(&s, r);
     if (status == MCSHM_OK)
         status = measure_list(pieces, n, &total, &local_span, &remote_span);
     if (status == MCSHM_OK)
-        status = find_local(q, r, local_span, &range);
+        status = find_local(&s, r, local_span, &range);
     if (status != MCSHM_OK)
         return status;
     return submit_shape(&s, r, &shape, range, total, local_span, remote_span);
@@ -504,14 +586,14 @@ MCSHM_API mcshm_status mcshm_submit_stride(mcshm_queue *q, mcshm_batch batch,
     if (st->count == 0 || st->block == 0)
         return mcl_fail(MCSHM_INVALID_ARGUMENT, "a stride of %llu blocks of %llu bytes",
                         (unsigned long long)st->count, (unsigned long long)st->block);
-    status = check_common(r);
+    status = check_common(&s, r);
     if (status != MCSHM_OK)
         return status;
     if (__builtin_mul_overflow(st->count, st->block, &total) ||
         !stride_span(st, st->local_stride, &local_span) ||
         !stride_span(st, st->remote_stride, &remote_span))
         return mcl_fail(MCSHM_BAD_RANGE, "the stride reaches beyond 2^64");
-    status = find_local(q, r, local_span, &range);
+    status = find_local(&s, r, local_span, &range);
     if (status != MCSHM_OK)
         return status;
     return submit_shape(&s, r, &shape, range, total, local_span, remote_span);
@@ -531,14 +613,14 @@ MCSHM_API mcshm_status mcshm_submit_notify(mcshm_queue *q, mcshm_batch batch,
         return status;
     if (r == NULL)
         return mcl_fail(MCSHM_INVALID_ARGUMENT, "mcshm_submit_notify: request is NULL");
-    status = check_common(r);
+    status = check_common(&s, r);
     if (status == MCSHM_OK)
         status = check_notification(r->notify);
     if (status != MCSHM_OK)
         return status;
     t = mcl_submission_task(&s, r, 0, &slot);
     d = mcl_submission_desc(&s, r, t, slot, MCS_OP_NOTIFY);
-    d->flags &= (uint8_t)~MCS_DESC_NOTIFY; /* there is no data to follow */
+    d->flags &= (uint8_t) ~(MCS_DESC_NOTIFY | MCS_DESC_SYNCED); /* there is no data */
     d->remote_addr = 0;
     status = take_args(&s, r, 0, true, slot, d, &a);
     return status == MCSHM_OK ? mcl_submission_finish(&s, NULL) : mcl_submission_undo(&s, status);

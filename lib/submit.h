@@ -15,6 +15,9 @@ struct mcl_submission {
     uint32_t submitted; /* time, as descriptors have it */
     uint32_t place;     /* in the ring, of the first */
     uint32_t life;      /* of the session, as tasks note it */
+    uint8_t order;      /* of the request being prepared: MCS_DESC_WAIT, MCS_DESC_SIGNAL */
+    uint32_t ngates;
+    struct mcs_gate gates[2];
     struct mcl_caller caller;
 };
 

@@ -60,8 +60,9 @@ static void add_ranges(const struct mcshm *c, struct mcl_view *v)
     for (size_t i = 0; i < c->nextents; i++) {
         const struct mcl_extent *e = &c->extents[i];
 
-        v->ranges[v->nranges++] =
-            (struct mcl_range){.start = (uintptr_t)e->base, .size = e->size, .extent = e->handle};
+        if (e->base != NULL)
+            v->ranges[v->nranges++] = (struct mcl_range){
+                .start = (uintptr_t)e->base, .size = e->size, .extent = e->handle, .gpu = e->gpu};
     }
     for (struct mcl_private *p = c->privates; p != NULL; p = p->next) {
         for (size_t i = 0; i < c->nextents; i++) {
@@ -88,6 +89,8 @@ static void add_targets(const struct mcshm *c, struct mcl_view *v)
         for (size_t k = 0; s->own && k < c->nbuffers; k++) {
             const struct mcl_buffer *b = &c->buffers[k];
 
+            if (b->gpu)
+                continue;
             v->targets[v->ntargets++] = (struct mcl_target){
                 .address = b->address,
                 .size = b->size,
