@@ -36,12 +36,11 @@ static void shuffle(mcshm_piece *pieces, size_t count)
     }
 }
 
-int copy_plan_make(enum copy_shape shape, uint64_t size, struct copy_plan *out)
+int copy_plan_cut(enum copy_shape shape, uint64_t size, uint64_t piece, struct copy_plan *out)
 {
-    uint64_t piece = shape == COPY_CONTIGUOUS ? size : copy_piece_size(size);
     uint64_t gap = shape == COPY_STRIDE ? piece : 0;
 
-    if (size == 0 || size % piece != 0)
+    if (size == 0 || piece == 0 || size % piece != 0)
         return -EINVAL;
     out->shape = shape;
     out->size = size;
@@ -58,6 +57,11 @@ int copy_plan_make(enum copy_shape shape, uint64_t size, struct copy_plan *out)
     if (shape == COPY_LIST)
         shuffle(out->pieces, out->count);
     return 0;
+}
+
+int copy_plan_make(enum copy_shape shape, uint64_t size, struct copy_plan *out)
+{
+    return copy_plan_cut(shape, size, shape == COPY_CONTIGUOUS ? size : copy_piece_size(size), out);
 }
 
 void copy_plan_free(struct copy_plan *p)

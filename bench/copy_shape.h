@@ -29,6 +29,8 @@ uint64_t copy_piece_size(uint64_t size);
  * size: a multiple of copy_piece_size(). -EINVAL, -ENOMEM. Freed by copy_plan_free().
  */
 int copy_plan_make(enum copy_shape shape, uint64_t size, struct copy_plan *out);
+/* The same of pieces of that size, of which `size` is a multiple. */
+int copy_plan_cut(enum copy_shape shape, uint64_t size, uint64_t piece, struct copy_plan *out);
 void copy_plan_free(struct copy_plan *p);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "clock.h"
 #include "hosts.h"
+#include "location.h"
 #include "pair.h"
 #include "pin.h"
 #include "proc.h"
@@ -24,6 +25,7 @@
 #define CACHE_BYTES (UINT64_C(512) << 20)
 #define READY_MS 120000
 #define LOOK_MS 100
+#define GPU_POOL (UINT64_C(16) << 20) /* what clients with their blocks on a GPU need of the pool */
 
 /* The agents of a run: one, or one on each of two hosts. */
 struct place {
@@ -196,7 +198,8 @@ static int start_one(const struct kv_options *o, uint64_t pool, struct kv_contex
     struct agent_options ao = {.socket = o->common.socket,
                                .program = o->common.mcshmd,
                                .busy = o->busy,
-                               .pool_size = pool};
+                               .pool_size = pool,
+                               .settings = o->settings};
     int rc = pin_choose(&x->engines);
 
     if (rc != 0)
@@ -252,22 +255,24 @@ static void stop_place(const struct kv_context *x, struct place *place)
     }
 }
 
-static int check_path(const struct kv_shared *s)
+static int check_path(const struct kv_shared *s, mcshm_path wanted)
 {
     uint64_t others = 0;
 
     for (unsigned i = 0; i < KV_PATHS; i++)
-        if (i != MCSHM_PATH_RDMA)
+        if (i != wanted)
             others += s->path_tasks[i];
-    return others == 0
-               ? 0
-               : say_error(-EIO, "kv: %llu tasks did not go over rdma", (unsigned long long)others);
+    return others == 0 ? 0
+                       : say_error(-EIO, "kv: %llu tasks did not go over %s",
+                                   (unsigned long long)others, mcshm_path_name(wanted));
 }
 
 static int run(const struct kv_options *o, struct kv_context *x)
 {
     uint64_t block = x->model.layers * x->model.layer_bytes;
-    uint64_t pool = block * (x->cache_blocks + (uint64_t)x->trace.longest * x->in_flight);
+    bool gpu = location_is_gpu(o->location);
+    uint64_t pool =
+        gpu ? GPU_POOL : block * (x->cache_blocks + (uint64_t)x->trace.longest * x->in_flight);
     size_t shared_size = sizeof(*x->shared) + x->trace.count * sizeof(double);
     struct place place;
     double agent_ns = -1, seconds = 0;
@@ -286,7 +291,9 @@ static int run(const struct kv_options *o, struct kv_context *x)
     if (rc == 0)
         rc = kv_print(o, &place.one, x, agent_ns, seconds);
     if (rc == 0 && o->wire.rdma)
-        rc = check_path(x->shared);
+        rc = check_path(x->shared, MCSHM_PATH_RDMA);
+    if (rc == 0 && gpu && x->hosts == 1)
+        rc = check_path(x->shared, MCSHM_PATH_CUDA);
     if (rc == 0 && x->shared->mismatches > 0)
         rc = say_error(-EIO, "kv: what arrived is not what was sent");
     else if (rc == 0 && x->shared->verified_bytes != x->shared->bytes)
@@ -334,9 +341,29 @@ static void help(void)
         "  --congestion NAME of two hosts' TCP: reno (default), bbr, cubic\n"
         "  --set S.K=V       a key of both agents' configuration, with --hosts 2; may be given "
         "often\n"
+        "  --location WHERE  of both caches: cpu (default), cpu:N (NUMA node) or cuda:N, a GPU's\n"
+        "                    memory, which is checked after copying it back\n"
+        "  --order HOW       with a GPU: synced (default), prefill waits for its stream and then\n"
+        "                    submits; gate: it submits, and the tasks wait for the stream\n"
+        "  --fake-cuda       on the double of tests/fake-cuda: says nothing of a GPU's speed\n"
         "%s"
         "%s",
         WIRE_HELP, OPTIONS_COMMON_HELP);
+}
+
+static int check_location(const struct kv_options *o)
+{
+    bool gpu = location_is_gpu(o->location);
+    struct mcs_gpu_id id;
+    int ordinal;
+
+    if (o->location != NULL && strncmp(o->location, "cpu", 3) != 0 &&
+        location_parse(o->location, &ordinal, &id) != 0)
+        return say_error(-EINVAL, "--location %s: expected cpu, cpu:N, cuda:N or cuda:GPU-...",
+                         o->location);
+    if (!gpu && (o->fake || o->gates))
+        return say_error(-EINVAL, "kv: --fake-cuda and --order gate go with --location cuda:N");
+    return 0;
 }
 
 static int parse(int argc, char **argv, struct kv_options *o)
@@ -352,7 +379,10 @@ static int parse(int argc, char **argv, struct kv_options *o)
         N_HOSTS,
         RAILS,
         CONGESTION,
-        SET
+        SET,
+        LOCATION,
+        ORDER,
+        FAKE
     };
     static const struct option known[] = {{"trace", required_argument, NULL, TRACE},
                                           {"requests", required_argument, NULL, REQUESTS},
@@ -365,6 +395,9 @@ static int parse(int argc, char **argv, struct kv_options *o)
                                           {"rails", required_argument, NULL, RAILS},
                                           {"congestion", required_argument, NULL, CONGESTION},
                                           {"set", required_argument, NULL, SET},
+                                          {"location", required_argument, NULL, LOCATION},
+                                          {"order", required_argument, NULL, ORDER},
+                                          {"fake-cuda", no_argument, NULL, FAKE},
                                           WIRE_LONG,
                                           OPTIONS_COMMON_LONG,
                                           {NULL, 0, NULL, 0}};
@@ -409,6 +442,17 @@ static int parse(int argc, char **argv, struct kv_options *o)
         case SET:
             rc = options_setting(optarg, o->settings, sizeof(o->settings));
             break;
+        case LOCATION:
+            o->location = optarg;
+            break;
+        case ORDER:
+            o->gates = strcmp(optarg, "gate") == 0;
+            if (!o->gates && strcmp(optarg, "synced") != 0)
+                rc = say_error(-EINVAL, "--order %s: expected synced or gate", optarg);
+            break;
+        case FAKE:
+            o->fake = true;
+            break;
         case 'h':
             help();
             return 1;
@@ -421,7 +465,17 @@ static int parse(int argc, char **argv, struct kv_options *o)
     if (rc == 0 && o->hosts != HOSTS && (wire_asked(&o->wire) || o->settings[0] != '\0'))
         rc = say_error(-EINVAL,
                        "kv: --transport rdma, devices, addresses and --set go with --hosts 2");
+    if (rc == 0)
+        rc = check_location(o);
     return rc != 0 ? rc : options_end("kv", argc, argv);
+}
+
+/* Its agents must have it, too. */
+static int prepare_device(struct kv_options *o)
+{
+    int rc = device_probe(o->location, &o->device);
+
+    return rc != 0 ? rc : options_setting("gpu.enable=require", o->settings, sizeof(o->settings));
 }
 
 int kv_command(int argc, char **argv)
@@ -434,6 +488,12 @@ int kv_command(int argc, char **argv)
 
     if (rc != 0)
         return rc > 0 ? 0 : rc;
+    if (options.fake)
+        rc = device_take_double(argc, argv);
+    if (rc == 0 && location_is_gpu(options.location))
+        rc = prepare_device(&options);
+    if (rc != 0)
+        return rc;
     if (kv_model_parse(options.model, options.scale, &context.model, error, sizeof(error)) != 0)
         return say_error(-EINVAL, "--model: %s", error);
     rc = read_trace(&options, &context.trace);
@@ -441,6 +501,8 @@ int kv_command(int argc, char **argv)
         return rc;
     context.in_flight = (uint32_t)options.in_flight;
     context.hosts = (unsigned)options.hosts;
+    context.location = options.location;
+    context.gates = options.gates;
     rc = size_cache(&options, &context);
     if (rc == 0)
         rc = run(&options, &context);

@@ -4,6 +4,7 @@
 #define BENCH_KV_H
 
 #include "agent.h"
+#include "device.h"
 #include "kv_run.h"
 #include "options.h"
 #include "wire.h"
@@ -19,7 +20,11 @@ struct kv_options {
     uint64_t rails; /* between two hosts */
     const char *congestion;
     struct wire_options wire;
-    char settings[1024]; /* more of two agents' ini files */
+    char settings[1024];       /* more of two agents' ini files */
+    const char *location;      /* of both caches; NULL: pool memory */
+    bool gates;                /* --order gate */
+    bool fake;                 /* --fake-cuda */
+    struct device_info device; /* of a GPU's location */
 };
 
 int kv_command(int argc, char **argv);

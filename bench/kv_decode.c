@@ -4,6 +4,7 @@
 #include "client.h"
 #include "clock.h"
 #include "kv_cache.h"
+#include "kv_memory.h"
 #include "pattern.h"
 #include "proc.h"
 #include "say.h"
@@ -31,7 +32,7 @@ struct decode {
     struct client k;
     mcshm_segment prefill;
     struct kv_cache cache;
-    uint8_t *memory;
+    struct kv_memory memory;
     uint64_t published;
     struct flight *flights;
     uint32_t flying; /* index: transfer number % in_flight */
@@ -123,21 +124,23 @@ static int take_off(struct decode *d, uint32_t number)
     return offer(d, f, source);
 }
 
-static void check(struct decode *d, const struct flight *f, uint64_t *mismatches)
+static int check(struct decode *d, const struct flight *f, uint64_t *mismatches)
 {
     const struct kv_model *m = &d->x->model;
     uint64_t before = clock_thread_ns();
+    int rc = 0;
 
     for (uint32_t layer = 0; layer < m->layers; layer++)
-        for (uint32_t i = 0; i < f->missing; i++) {
-            const uint8_t *at =
-                d->memory + layer * layer_stride(d) + f->missing_places[i] * m->layer_bytes;
-
-            *mismatches +=
-                pattern_check(at, m->layer_bytes, pattern_seed(f->missing_ids[i], layer));
+        for (uint32_t i = 0; rc == 0 && i < f->missing; i++) {
+            rc = kv_memory_check(
+                &d->memory, layer * layer_stride(d) + f->missing_places[i] * m->layer_bytes,
+                m->layer_bytes, pattern_seed(f->missing_ids[i], layer), mismatches);
             d->x->shared->verified_bytes += m->layer_bytes;
         }
+    if (rc == 0)
+        rc = kv_memory_check_end(&d->memory, mismatches);
     d->check_ns += clock_thread_ns() - before;
+    return rc;
 }
 
 static int await_done(struct decode *d)
@@ -147,6 +150,7 @@ static int await_done(struct decode *d)
     mcshm_notification n;
     struct kv_head head;
     mcshm_status s = mcshm_notify_recv(d->k.c, &n, KV_WAIT_US);
+    int rc;
 
     if (s != MCSHM_OK)
         return say_status(d->k.c, s, "decode: waiting for blocks");
@@ -162,7 +166,9 @@ static int await_done(struct decode *d)
         return say_error(-EPROTO,
                          "decode: word %" PRIu32 " for request %" PRIu32 " that is not under way",
                          head.word, head.request);
-    check(d, f, &answer.mismatches);
+    rc = check(d, f, &answer.mismatches);
+    if (rc != 0)
+        return rc;
     if (answer.mismatches > 0)
         say_note("decode: %" PRIu64 " words of request %" PRIu32 " are not what was sent",
                  answer.mismatches, head.request);
@@ -196,7 +202,6 @@ static int prepare(struct decode *d)
     uint64_t size = d->x->model.layers * layer_stride(d);
     size_t ids = d->x->trace.longest;
     mcshm_info info;
-    void *memory = NULL;
     mcshm_status s;
     int rc;
 
@@ -212,18 +217,17 @@ static int prepare(struct decode *d)
             d->flights[i].missing_ids == NULL)
             return say_error(-ENOMEM, "decode: out of memory");
     }
-    rc = client_open(&d->k, d->x->decode_socket, d->x->decode, MCSHM_CALLER_DEFAULT, NULL);
+    rc = kv_memory_open(&d->memory, d->x->location);
+    if (rc == 0)
+        rc = client_open(&d->k, d->x->decode_socket, d->x->decode, MCSHM_CALLER_DEFAULT, NULL);
+    if (rc == 0)
+        rc = kv_memory_alloc(&d->memory, d->k.c, d->x->location, size, d->x->model.layer_bytes,
+                             "decode");
     if (rc != 0)
         return rc;
-    s = mcshm_alloc(d->k.c, size, 0, NULL, &memory);
-    if (s != MCSHM_OK)
-        return say_status(d->k.c, s,
-                          "decode: allocating its blocks (a smaller --cache-blocks or "
-                          "--scale needs less)");
-    d->memory = memory;
     s = mcshm_segment_publish(d->k.c, d->x->decode, 0);
     if (s == MCSHM_OK)
-        s = mcshm_buffer_publish(d->k.c, memory, size, MCSHM_ACCESS_WRITE, &d->published);
+        s = mcshm_buffer_publish(d->k.c, d->memory.base, size, MCSHM_ACCESS_WRITE, &d->published);
     if (s == MCSHM_OK)
         s = mcshm_get_info(d->k.c, &info);
     if (s != MCSHM_OK)
@@ -234,7 +238,9 @@ static int prepare(struct decode *d)
 
 static void release(struct decode *d)
 {
+    kv_memory_settle(&d->memory);
     client_close(&d->k);
+    kv_memory_close(&d->memory);
     for (uint32_t i = 0; d->flights != NULL && i < d->x->in_flight; i++) {
         free(d->flights[i].places);
         free(d->flights[i].missing_places);

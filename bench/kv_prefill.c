@@ -3,6 +3,7 @@
 
 #include "client.h"
 #include "clock.h"
+#include "kv_memory.h"
 #include "pattern.h"
 #include "proc.h"
 #include "say.h"
@@ -26,7 +27,7 @@ enum source_state { SOURCE_FREE, SOURCE_OFFERED, SOURCE_MOVING, SOURCE_MOVED };
 struct source {
     enum source_state state;
     uint32_t request;
-    uint8_t *memory;
+    uint64_t offset;       /* in prefill's memory */
     uint32_t total, count; /* blocks offered so far */
     uint64_t layer_stride;
     struct kv_place *places;
@@ -41,6 +42,9 @@ struct prefill {
     mcshm_segment decode;
     struct source *sources;
     mcshm_piece *pieces;
+    struct kv_memory memory;
+    mcshm_gate gate;   /* with --order gate */
+    uint32_t *reached; /* its value once a layer's content is there */
     uint32_t moving;
     bool over; /* decode has no more requests */
     uint64_t fill_ns;
@@ -65,18 +69,34 @@ static void see_ends(struct prefill *p)
     }
 }
 
-static void fill(struct prefill *p, const struct source *s)
+static uint64_t layer_offset(const struct prefill *p, const struct source *s, uint32_t layer)
+{
+    return s->offset + (uint64_t)layer * p->x->trace.longest * p->x->model.layer_bytes;
+}
+
+/* Of a GPU's memory, either waits until all is there, or has a gate tell of each layer. */
+static int fill(struct prefill *p, const struct source *s)
 {
     const struct kv_model *m = &p->x->model;
     uint64_t before = clock_thread_ns();
+    mcshm_status status = MCSHM_OK;
+    int rc = 0;
 
-    for (uint32_t layer = 0; layer < m->layers; layer++) {
+    for (uint32_t layer = 0; rc == 0 && layer < m->layers; layer++) {
         see_ends(p);
-        for (uint32_t i = 0; i < s->total; i++)
-            pattern_fill(s->memory + ((uint64_t)layer * p->x->trace.longest + i) * m->layer_bytes,
-                         m->layer_bytes, pattern_seed(s->places[i].hash_id, layer));
+        for (uint32_t i = 0; rc == 0 && i < s->total; i++)
+            rc = kv_memory_fill(&p->memory, layer_offset(p, s, layer) + i * m->layer_bytes,
+                                m->layer_bytes, pattern_seed(s->places[i].hash_id, layer));
+        if (rc == 0 && p->x->gates)
+            status =
+                mcshm_gate_record(p->k.c, &p->gate, p->memory.device.stream, &p->reached[layer]);
+        if (status != MCSHM_OK)
+            rc = say_status(p->k.c, status, "prefill: recording a gate");
     }
+    if (rc == 0 && !p->x->gates)
+        rc = kv_memory_sync(&p->memory);
     p->fill_ns += clock_thread_ns() - before;
+    return rc;
 }
 
 static mcshm_status submit_layer(struct prefill *p, const struct source *s,
@@ -101,8 +121,10 @@ static int move(struct prefill *p, struct source *s)
     struct kv_head done = {.word = KV_DONE, .request = s->request};
     mcshm_notification n = {
         .name = "kv", .name_size = 2, .message = &done, .message_size = sizeof(done)};
+    mcshm_order order = {.wait = p->gate.word};
     uint64_t lowest = UINT64_MAX;
     mcshm_status status;
+    int rc;
 
     for (uint32_t i = 0; i < s->total; i++)
         if (s->places[i].address < lowest)
@@ -111,14 +133,15 @@ static int move(struct prefill *p, struct source *s)
         p->pieces[i] = (mcshm_piece){.local_offset = i * m->layer_bytes,
                                      .remote_offset = s->places[i].address - lowest,
                                      .length = m->layer_bytes};
-    fill(p, s);
+    rc = fill(p, s);
+    if (rc != 0)
+        return rc;
     status = mcshm_batch_alloc(p->k.q, m->layers, &s->batch);
     s->started = clock_ns();
     for (uint32_t layer = 0; status == MCSHM_OK && layer < m->layers; layer++) {
         mcshm_request r = {.opcode = MCSHM_WRITE,
                            .priority = MCSHM_CLASS_NORMAL,
-                           .local =
-                               s->memory + (uint64_t)layer * p->x->trace.longest * m->layer_bytes,
+                           .local = p->memory.base + layer_offset(p, s, layer),
                            .segment = p->decode,
                            .remote_address = lowest + layer * s->layer_stride,
                            .cookie = s->request};
@@ -126,6 +149,12 @@ static int move(struct prefill *p, struct source *s)
         if (layer + 1 == m->layers) {
             r.flags = MCSHM_FENCE | MCSHM_NOTIFY;
             r.notify = &n;
+        }
+        if (p->x->gates) {
+            order.wait_value = p->reached[layer];
+            r.order = &order;
+        } else if (p->memory.gpu) {
+            r.flags |= MCSHM_GPU_SYNCED;
         }
         status = submit_layer(p, s, &r);
     }
@@ -309,7 +338,6 @@ static int prepare(struct prefill *p)
     const struct kv_model *m = &p->x->model;
     uint64_t area = (uint64_t)m->layers * p->x->trace.longest * m->layer_bytes;
     mcshm_queue_options queue = {.size = sizeof(queue), .depth = queue_depth(p)};
-    void *memory = NULL;
     mcshm_status s;
     int rc;
 
@@ -319,34 +347,44 @@ static int prepare(struct prefill *p)
         queue.args_size = ARGS_MAX; /* submission waits for room then */
     p->sources = calloc(p->x->in_flight, sizeof(p->sources[0]));
     p->pieces = calloc(p->x->trace.longest + 1, sizeof(p->pieces[0]));
-    if (p->sources == NULL || p->pieces == NULL)
+    p->reached = calloc(m->layers, sizeof(p->reached[0]));
+    if (p->sources == NULL || p->pieces == NULL || p->reached == NULL)
         return say_error(-ENOMEM, "prefill: out of memory");
     for (uint32_t i = 0; i < p->x->in_flight; i++) {
         p->sources[i].places = calloc(p->x->trace.longest + 1, sizeof(struct kv_place));
         if (p->sources[i].places == NULL)
             return say_error(-ENOMEM, "prefill: out of memory");
     }
-    rc = client_open(&p->k, p->x->prefill_socket, p->x->prefill, MCSHM_CALLER_DEFAULT, &queue);
+    for (uint32_t i = 0; i < p->x->in_flight; i++)
+        p->sources[i].offset = i * area;
+    rc = kv_memory_open(&p->memory, p->x->location);
+    if (rc == 0)
+        rc = client_open(&p->k, p->x->prefill_socket, p->x->prefill, MCSHM_CALLER_DEFAULT, &queue);
+    if (rc == 0)
+        rc = kv_memory_alloc(&p->memory, p->k.c, p->x->location, area * p->x->in_flight,
+                             m->layer_bytes, "prefill");
     if (rc != 0)
         return rc;
-    s = mcshm_alloc(p->k.c, area * p->x->in_flight, 0, NULL, &memory);
-    if (s == MCSHM_OK)
-        s = mcshm_segment_publish(p->k.c, p->x->prefill, 0);
+    s = mcshm_segment_publish(p->k.c, p->x->prefill, 0);
     if (s != MCSHM_OK)
-        return say_status(p->k.c, s, "prefill: allocating its source");
-    memset(memory, 0, area * p->x->in_flight); /* first touches, outside all measurements */
-    for (uint32_t i = 0; i < p->x->in_flight; i++)
-        p->sources[i].memory = (uint8_t *)memory + i * area;
-    return 0;
+        return say_status(p->k.c, s, "prefill: publishing its segment");
+    if (p->x->gates)
+        s = mcshm_gate_create(p->k.c, p->x->location, &p->gate);
+    return s == MCSHM_OK ? 0 : say_status(p->k.c, s, "prefill: creating a gate");
 }
 
 static void release(struct prefill *p)
 {
+    kv_memory_settle(&p->memory);
+    if (p->gate.word != NULL)
+        mcshm_gate_destroy(p->k.c, &p->gate);
     client_close(&p->k);
+    kv_memory_close(&p->memory);
     for (uint32_t i = 0; p->sources != NULL && i < p->x->in_flight; i++)
         free(p->sources[i].places);
     free(p->sources);
     free(p->pieces);
+    free(p->reached);
 }
 
 int kv_prefill_main(int fd, void *context)

@@ -74,6 +74,10 @@ static int print_json(const struct kv_options *o, const struct agent *a, const s
     report_number(doc, "agent_cpu_s_per_gb", f->agent_cpu, 4);
     report_number(doc, "client_cpu_s_per_gb", f->client_cpu, 4);
     report_text(doc, "path", f->path);
+    report_text(doc, "location", o->location != NULL ? o->location : "cpu");
+    report_text(doc, "device", o->device.name[0] != '\0' ? o->device.name : NULL);
+    cJSON_AddBoolToObject(doc, "fake_cuda", o->device.fake);
+    report_text(doc, "order", o->device.name[0] == '\0' ? NULL : o->gates ? "gate" : "synced");
     report_count(doc, "hosts", x->hosts);
     report_text(doc, "congestion", x->hosts > 1 ? o->congestion : NULL);
     report_text(doc, "model", x->model.name);
@@ -89,7 +93,7 @@ static int print_json(const struct kv_options *o, const struct agent *a, const s
     report_number(doc, "seconds", seconds, 3);
     report_text(doc, "idle_mode", a->own ? (a->busy ? "busy" : "sleep") : NULL);
     pages_name(s->page_size, text, sizeof(text));
-    report_text(doc, "pages", text);
+    report_text(doc, "pages", o->device.name[0] != '\0' ? NULL : text);
     report_text(doc, "pages_note", a->pages_note);
     report_text(doc, "cpu", pin_cpu_model());
     rc = report_print(doc);
@@ -104,6 +108,9 @@ static int print_table(const struct kv_options *o, const struct agent *a,
     char text[64], cell[32];
 
     pages_name(s->page_size, text, sizeof(text));
+    if (o->device.fake)
+        printf("*** FAKE: %s. No GPU was used: times are of a program in host memory. ***\n",
+               o->device.name);
     printf("kv: trace %s, model %s at scale %g: %" PRIu32 " layers of ",
            o->trace != NULL ? o->trace : "generated", x->model.name, x->model.scale,
            x->model.layers);
@@ -112,6 +119,10 @@ static int print_table(const struct kv_options *o, const struct agent *a,
     if (x->hosts > 1)
         printf("two hosts joined by %u rails, congestion %s; CPU of both agents\n",
                (unsigned)o->rails, o->congestion);
+    if (o->device.name[0] != '\0')
+        printf("both caches on %s, %s, driver for CUDA %d.%d; order: %s\n", o->location,
+               o->device.name, o->device.driver / 1000, o->device.driver % 1000 / 10,
+               o->gates ? "gate" : "synced");
     printf("path %s, %s (%s), agent %s, %" PRIu32 " in flight, %s\n\n", f->path, text,
            a->pages_note, a->own ? (a->busy ? "busy" : "sleeps when idle") : "as it runs",
            x->in_flight, pin_cpu_model());

@@ -9,7 +9,7 @@
  *                                                   one block list a layer
  *            data, layer by layer             <==
  *     done   with the last layer              <--
- *     checks every byte, in place
+ *     checks every byte, in place, or after copying it back from the GPU
  *     answer                                  -->   its source may be used again
  *     end    after the last request           -->
  *
@@ -24,6 +24,7 @@
 #include "pin.h"
 
 #include <mcshm.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define KV_PATHS 9u         /* values of mcshm_path */
@@ -78,6 +79,8 @@ struct kv_context {                             /* for proc_start() */
     const char *decode_socket, *prefill_socket; /* of their agents: the same, or of two hosts */
     char decode[64], prefill[64];               /* segment names, as their own agents know them */
     char decode_peer[128], prefill_peer[128];   /* and as the other side opens them */
+    const char *location;                       /* of both caches; NULL: pool memory */
+    bool gates; /* tasks wait for prefill's stream, which nobody waits for */
     struct kv_model model;
     struct kv_trace trace;
     uint32_t cache_blocks;

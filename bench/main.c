@@ -2,6 +2,7 @@
 #include "cache.h"
 #include "cleanup.h"
 #include "copy.h"
+#include "gpu.h"
 #include "kv.h"
 #include "net.h"
 #include "restart.h"
@@ -19,7 +20,7 @@ static const struct {
     int (*run)(int argc, char **argv);
 } commands[] = {{"ring", ring_command},   {"copy", copy_command},   {"kv", kv_command},
                 {"net", net_command},     {"share", share_command}, {"restart", restart_command},
-                {"cache", cache_command}, {"store", store_command}};
+                {"cache", cache_command}, {"store", store_command}, {"gpu", gpu_command}};
 
 static void help(FILE *out)
 {
@@ -34,6 +35,7 @@ static void help(FILE *out)
           "  mcshm-bench store     objects: put, get, exist, beside redis and memcached; the "
           "directory\n"
           "  mcshm-bench cache     a trace through the store: hits by capacity and policy\n"
+          "  mcshm-bench gpu       copies with GPU memory, beside the driver's own calls\n"
           "  mcshm-bench --version\n"
           "\n"
           "Each has --help and --json. They start a private agent unless --socket names one.\n",
@@ -60,7 +62,8 @@ int main(int argc, char **argv)
         cleanup_install();
         return commands[i].run(argc - 1, argv + 1) == 0 ? 0 : 1;
     }
-    say_error(0, "there is no %s; there are ring, copy, kv, net, share, restart, store and cache",
+    say_error(0,
+              "there is no %s; there are ring, copy, kv, net, share, restart, store, cache and gpu",
               argv[1]);
     return 2;
 }

@@ -46,6 +46,11 @@ static const struct check {
     {"rdma", "GPUs", doctor_check_rdma_gpus, doctor_wants_rdma},
     {"rdma", "locked memory", doctor_check_rdma_memlock, doctor_wants_rdma},
     {"rdma", "agent", doctor_check_rdma_agent, doctor_wants_rdma},
+    {"gpu", "use", doctor_check_gpu_use, NULL},
+    {"gpu", "files", doctor_check_gpu_files, doctor_wants_gpu},
+    {"gpu", "devices", doctor_check_gpu_devices, doctor_wants_gpu},
+    {"gpu", "visibility", doctor_check_gpu_visible, doctor_wants_gpu},
+    {"gpu", "agent", doctor_check_gpu_agent, doctor_wants_gpu},
 };
 #define NCHECKS (sizeof(checks) / sizeof(checks[0]))
 

@@ -86,6 +86,22 @@ uint64_t doctor_pool_and_store(const struct doctor *d);
 bool doctor_read_limit(const struct doctor *d, const char *name, bool hard, uint64_t *out,
                        const char **whose);
 
+/* ---- doctor_user.c ----------------------------------------------------------------- */
+
+struct doctor_user { /* who opens a device */
+    unsigned uid, gid;
+    char groups[1024]; /* numbers, each with a blank before and after */
+    uint64_t capabilities;
+    const char *whose; /* "the agent" or "this user" */
+};
+
+struct stat;
+
+bool doctor_user_read(const struct doctor *d, struct doctor_user *out);
+bool doctor_may_open(const struct doctor_user *u, const struct stat *st);
+/* Has the agent a /dev of its own, without the file ("/dev/...")? Not known (false) to those who may not look into it. */
+bool doctor_hidden_from_agent(const struct doctor *d, const char *file);
+
 /* ---- checks ------------------------------------------------------------------------ */
 
 void doctor_check_config(struct doctor *d);
@@ -134,6 +150,15 @@ void doctor_check_rdma_nics(struct doctor *d, const cJSON *answer);
 enum severity doctor_peer(const struct doctor *d, const char *peer, cJSON *out);
 /* The other side of it: until a signal; an enum cli_exit. */
 int doctor_serve(const struct doctor *d);
+/* doctor_gpu.c: is a GPU worth a look where nobody asks for it? Where one is required, or a driver's files are there. */
+bool doctor_wants_gpu(const struct doctor *d);
+void doctor_check_gpu_use(struct doctor *d);
+void doctor_check_gpu_files(struct doctor *d);
+void doctor_check_gpu_devices(struct doctor *d);
+void doctor_check_gpu_visible(struct doctor *d);
+void doctor_check_gpu_agent(struct doctor *d);
+/* What there is to say of the agent's answer to MCSHM_QUERY_GPUS. */
+void doctor_check_gpu_answer(struct doctor *d, const cJSON *answer);
 /* doctor_agent.c */
 void doctor_check_path(struct doctor *d);
 void doctor_check_alive(struct doctor *d);

@@ -193,73 +193,18 @@ void doctor_check_rdma_kernel(struct doctor *d)
 
 /* ---- may the agent open it? ----------------------------------------------------------- */
 
-struct user { /* who opens the device */
-    unsigned uid, gid;
-    char groups[1024]; /* numbers, each with a blank before and after */
-    uint64_t capabilities;
-    const char *whose;
-};
-
-static bool read_user(const struct doctor *d, struct user *u)
-{
-    char path[64], text[1024];
-
-    snprintf(path, sizeof(path), d->agent_pid != 0 ? "/proc/%u/status" : "/proc/self/status",
-             d->agent_pid);
-    u->whose = d->agent_pid != 0 ? "the agent" : "this user";
-    /* real, effective, ... */
-    if (!doctor_read_field(d, path, "Uid", text, sizeof(text)) ||
-        sscanf(text, "%*u %u", &u->uid) != 1 ||
-        !doctor_read_field(d, path, "Gid", text, sizeof(text)) ||
-        sscanf(text, "%*u %u", &u->gid) != 1)
-        return false;
-    doctor_read_field(d, path, "Groups", text, sizeof(text) - 2);
-    snprintf(u->groups, sizeof(u->groups), " %.1000s ", text);
-    u->capabilities =
-        doctor_read_field(d, path, "CapEff", text, sizeof(text)) ? strtoull(text, NULL, 16) : 0;
-    return true;
-}
-
-static bool may_open(const struct user *u, const struct stat *st)
-{
-    char group[16];
-
-    snprintf(group, sizeof(group), " %u ", st->st_gid);
-    if (u->uid == 0)
-        return true;
-    if (u->uid == st->st_uid)
-        return (st->st_mode & 0600) == 0600;
-    if (u->gid == st->st_gid || strstr(u->groups, group) != NULL)
-        return (st->st_mode & 0060) == 0060;
-    return (st->st_mode & 0006) == 0006;
-}
-
-/* Has the agent a /dev of its own, without the file? Not known (false) to those who may not look into it. */
-static bool hidden_from_agent(const struct doctor *d, const char *uverbs)
-{
-    char path[600];
-
-    if (d->agent_pid == 0)
-        return false;
-    snprintf(path, sizeof(path), "%s/proc/%u/root/dev", d->root, d->agent_pid);
-    if (access(path, X_OK) != 0)
-        return false;
-    snprintf(path, sizeof(path), "%s/proc/%u/root/dev/infiniband/%s", d->root, d->agent_pid,
-             uverbs);
-    return access(path, F_OK) != 0 && errno == ENOENT;
-}
-
 static void check_file(struct doctor *d, const struct mct_sysfs_device *dev)
 {
-    char path[600], remedy[400];
+    char path[600], file[64], remedy[400];
     const struct group *g;
-    struct user u;
+    struct doctor_user u;
     struct stat st;
     int fd = -1;
 
     if (dev->uverbs[0] == '\0')
         return; /* the kernel's check tells of it */
-    snprintf(path, sizeof(path), "%s/dev/infiniband/%s", d->root, dev->uverbs);
+    snprintf(file, sizeof(file), "/dev/infiniband/%s", dev->uverbs);
+    snprintf(path, sizeof(path), "%s%s", d->root, file);
     if (stat(path, &st) != 0) {
         doctor_say(d, harm(d),
                    "in a container pass it (--device /dev/infiniband, docs/rdma.md); on a host "
@@ -267,7 +212,7 @@ static void check_file(struct doctor *d, const struct mct_sysfs_device *dev)
                    "%s: its file %s: %s", dev->name, path, strerror(errno));
         return;
     }
-    if (hidden_from_agent(d, dev->uverbs)) {
+    if (doctor_hidden_from_agent(d, file)) {
         doctor_say(d, harm(d),
                    "systemctl edit mcshmd: [Service] PrivateDevices=no, DeviceAllow="
                    "char-infiniband_verbs rw; a container takes --device /dev/infiniband "
@@ -277,11 +222,11 @@ static void check_file(struct doctor *d, const struct mct_sysfs_device *dev)
         return;
     }
     g = getgrgid(st.st_gid);
-    if (!read_user(d, &u)) {
+    if (!doctor_user_read(d, &u)) {
         doctor_say(d, DOCTOR_NOTE, NULL, "%s: who opens %s is not known", dev->name, path);
         return;
     }
-    if (!may_open(&u, &st)) {
+    if (!doctor_may_open(&u, &st)) {
         snprintf(remedy, sizeof(remedy),
                  "chmod 0666 %.200s by a udev rule, or usermod -aG %.64s for the agent's user",
                  path, g != NULL ? g->gr_name : "GROUP");
@@ -571,7 +516,7 @@ void doctor_check_rdma_memlock(struct doctor *d)
            n = 0;
     const struct choice settings = of_settings(d);
     uint64_t pool = doctor_setting_number(d, "pool.size", UINT64_C(1) << 30), want, limit;
-    struct user u = {.uid = 0};
+    struct doctor_user u = {.uid = 0};
     const char *whose;
 
     for (size_t i = 0; i < all; i++)
@@ -585,7 +530,7 @@ void doctor_check_rdma_memlock(struct doctor *d)
     }
     doctor_size(limit, text, sizeof(text));
     doctor_size(want, want_text, sizeof(want_text));
-    if (read_user(d, &u) && (u.capabilities >> CAP_IPC_LOCK_BIT & 1) != 0)
+    if (doctor_user_read(d, &u) && (u.capabilities >> CAP_IPC_LOCK_BIT & 1) != 0)
         doctor_say(d, DOCTOR_OK, NULL, "%s has CAP_IPC_LOCK: its limit of %s does not count",
                    u.whose, text);
     else if (limit < want)

@@ -69,6 +69,12 @@ static const struct column nics[] = {
     {"WHY", "why", CELL_TEXT},
 };
 
+static const struct column gpus[] = {
+    {"GPU", "uuid", CELL_TEXT},     {"NAME", "name", CELL_TEXT},    {"PCI", "pci", CELL_TEXT},
+    {"NODE", "node", CELL_TEXT},    {"TOTAL", "total", CELL_BYTES}, {"OURS", "ours", CELL_BYTES},
+    {"PEERS", "peers", CELL_COUNT}, {"LOST", "lost", CELL_YES_NO},
+};
+
 #define COLUMNS(c) c, sizeof(c) / sizeof((c)[0])
 
 static const struct list {
@@ -86,6 +92,7 @@ static const struct list {
     {"peers", MCSHM_QUERY_PEERS, "peers", COLUMNS(peers)},
     {"tenants", MCSHM_QUERY_TENANTS, "tenants", COLUMNS(tenants)},
     {"nics", MCSHM_QUERY_NICS, "nics", COLUMNS(nics)},
+    {"gpus", MCSHM_QUERY_GPUS, "devices", COLUMNS(gpus)},
 };
 
 /* Gives each segment the number and the bytes of its buffers. */

@@ -79,7 +79,8 @@ may_include() { # the including file, the included one
         lib | transports) [ "$to" = shm ] ;;
         store) [ "$to" = shm ] || [[ $1 == store/object/* && $2 == transports/file/* ]] ;;
         daemon) [[ $to =~ ^(shm|transports|store)$ ]] ;;
-        cli) [ "$2" = lib/mcshm.h ] || [[ $2 =~ ^transports/rdma/(gid|sysfs)\.h$ ]] ;; # pure, and of files
+        # pure, and of files; the doctor asks the GPU driver itself
+        cli) [[ $2 =~ ^(lib/mcshm|transports/rdma/(gid|sysfs)|shm/cuda)\.h$ ]] ;;
         python) [ "$2" = lib/mcshm.h ] ;;
         # its floors are made of the contract; the directory is measured by itself
         bench) [ "$2" = lib/mcshm.h ] || [ "$to" = shm ] || [[ $2 == store/object/* ]] ;;

@@ -3,6 +3,7 @@
 #include "cli/doctor_memory.c"
 #include "cli/doctor_rdma.c"
 #include "cli/doctor_read.c"
+#include "cli/doctor_user.c"
 #include "cli/table.c"
 
 #include "doctor_tree.h"
