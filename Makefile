@@ -133,6 +133,14 @@ $(fake_units): $B/tests/%: $B/obj/tests/%.o $(fake_objs) $B/lib/libmcshm.a $B/li
 	$(CC) $(LDFLAGS) -o $@ $< $(fake_objs) $B/lib/libmcshm.a $B/lib/libmcshmd.a \
 	    $(filter-out -libverbs,$(DAEMON_LIBS)) -lcriterion
 
+# The double of the GPU driver, for tests and for programs that they start with LD_LIBRARY_PATH. Without sanitizers in
+# any build, so that Python loads it too; never installed.
+fake_cuda := $B/fake-cuda/libcuda.so.1
+$(fake_cuda): $(wildcard tests/fake-cuda/*.c tests/fake-cuda/*.h shm/cuda*.h) shm/atomic.h tests/fake-cuda/libcuda.map
+	@mkdir -p $(@D)
+	$(CC) -std=gnu11 -D_GNU_SOURCE -I. $(OPT) -g -fPIC -pthread $(WARN) -shared -Wl,-soname,libcuda.so.1 -Wl,-z,nodelete \
+	    -Wl,-z,defs -Wl,--version-script=tests/fake-cuda/libcuda.map -o $@ $(filter %.c,$^)
+
 # These play the catalog and the way to other hosts themselves.
 $B/tests/daemon/test_object_far $B/tests/daemon/test_object_far_put: LDFLAGS += $(addprefix -Wl$(comma)--wrap=,mcd_ask \
     mcd_ask_cancel mcd_ask_done_with mcd_asks_turn mcd_leg_begin mcd_leg_cancel)
@@ -166,7 +174,7 @@ $B/obj/own/%.o: %.c | $(messages)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) -UMCS_CUDA_OWN -DMCS_CUDA_OWN $(CFLAGS) -MMD -MP -c $< -o $@
 
-unit: all $(units) $(own) $B/bin/metactl $(if $(SAN),$B/bin/mixclient,$(if $(filter build,$B),failing build/tests/shim.so))
+unit: all $(units) $(fake_cuda) $(own) $B/bin/metactl $(if $(SAN),$B/bin/mixclient,$(if $(filter build,$B),failing build/tests/shim.so))
 failing:
 	@$(MAKE) --no-print-directory FAIL=1 B=build/fail SAN= $(addprefix build/fail/,bin/mcshmd bin/mcshm \
 	    bin/mixclient lib/libmcshm.so.0)
