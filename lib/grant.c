@@ -3,7 +3,7 @@
  * What others let this process map: read-only by mcshm_map(), to be read in place; and,
  * behind the caller's back, buffers that he may copy to or from in his own thread.
  */
-#include "internal.h"
+#include "gpu.h"
 #include "shm/failpoint.h"
 
 #include <stdlib.h>
@@ -58,15 +58,116 @@ int mcl_extent_map(int fd, bool writable, void *hint, uint64_t *size, void **out
 
 /* ---- read in place --------------------------------------------------------------- */
 
+/* Maps a granted extent of host memory into *map. */
+static mcshm_status map_host(const struct mcs_msg_map_reply *r, int fd, struct mcl_map *map)
+{
+    void *base;
+    int res;
+
+    map->size = r->extent_size;
+    res = mcl_extent_map(fd, false, (void *)(uintptr_t)r->extent_address, &map->size, &base);
+    if (res != 0)
+        return mcl_fail(MCSHM_NO_MEMORY, "mapping an extent of %llu bytes: %s",
+                        (unsigned long long)r->extent_size, strerror(-res));
+    map->base = base;
+    return MCSHM_OK;
+}
+
+/* With gpu_mutex: where the agent says the buffer around the address is. */
+static mcshm_status find_location(struct mcshm *c, const struct mcl_map *map,
+                                  char location[MCS_LOCATION_MAX])
+{
+    struct mcs_msg_buffer_info *list = NULL;
+    mcshm_status status;
+    size_t n = 0;
+
+    pthread_mutex_lock(&c->mutex);
+    status = mcl_describe(c, map->segment, &list, &n);
+    pthread_mutex_unlock(&c->mutex);
+    location[0] = '\0';
+    for (size_t i = 0; i < n; i++) {
+        if (map->address - list[i].address < list[i].length)
+            snprintf(location, MCS_LOCATION_MAX, "%s", list[i].location);
+    }
+    free(list);
+    if (status == MCSHM_OK && !mcl_gpu_is_location(location))
+        return mcl_fail(MCSHM_PROTOCOL,
+                        "the agent granted GPU memory and says that it lies at \"%s\"", location);
+    return status;
+}
+
+/* With gpu_mutex: the same for device memory. */
+static mcshm_status map_gpu(struct mcshm *c, const struct mcs_msg_map_reply *r, int fd,
+                            struct mcl_map *map)
+{
+    char location[MCS_LOCATION_MAX];
+    mcshm_status status = find_location(c, map, location);
+
+    map->gpu = true;
+    map->size = r->extent_size;
+    if (status == MCSHM_OK)
+        status = mcl_gpu_use(c, location, &map->device);
+    if (status == MCSHM_OK)
+        status = mcl_gpu_map(c, map->device, fd, map->size, r->extent_address, &map->base);
+    return status;
+}
+
+static mcshm_status map_note(struct mcshm *c, const struct mcl_map *map)
+{
+    if (mcl_grow(&c->maps, c->nmaps, &c->maps_room, sizeof(*c->maps)) != 0)
+        return mcl_fail(MCSHM_NO_MEMORY, "out of memory for one more mapping");
+    c->maps[c->nmaps++] = *map;
+    return MCSHM_OK;
+}
+
+/* Device memory: without the mutex. */
+static void map_undo(struct mcshm *c, const struct mcl_map *map)
+{
+    CUresult e;
+
+    if (map->base == NULL)
+        return;
+    if (!map->gpu) {
+        mcs_region_unmap(map->base, map->size);
+        return;
+    }
+    e = mcl_gpu_unmap(c->gpu, map->device, map->base, map->size);
+    if (e != CUDA_SUCCESS)
+        mcl_log(c, MCSHM_LOG_WARNING, "unmapping %llu bytes of GPU memory at %p: %s",
+                (unsigned long long)map->size, (void *)map->base,
+                mcs_cuda_error(c->gpu->driver, e));
+}
+
+/* What mcshm_map() does about a grant; one of device memory is mapped without the mutex. */
+static mcshm_status map_grant(struct mcshm *c, const struct mcs_msg_map_reply *r, int fd,
+                              struct mcl_map *map)
+{
+    mcshm_status status;
+
+    if (r->memory != MCS_MEMORY_GPU) {
+        status = map_host(r, fd, map);
+    } else {
+        pthread_mutex_unlock(&c->mutex);
+        pthread_mutex_lock(&c->gpu_mutex);
+        status = map_gpu(c, r, fd, map);
+        pthread_mutex_unlock(&c->gpu_mutex);
+        pthread_mutex_lock(&c->mutex);
+    }
+    if (status == MCSHM_OK) {
+        map->start = map->base + r->offset;
+        status = map_note(c, map);
+    }
+    return status;
+}
+
 MCSHM_API mcshm_status mcshm_map(mcshm *c, mcshm_segment segment, uint64_t address, size_t size,
                                  const void **out)
 {
+    struct mcl_map map = {.segment = segment, .address = address, .length = size};
     struct mcs_msg_map_reply r;
     struct mcl_fds fds;
     mcshm_status status = mcl_check(c);
-    uint64_t map_size;
-    void *base;
-    int res;
+    char why[512];
 
     if (status != MCSHM_OK)
         return status;
@@ -75,41 +176,31 @@ MCSHM_API mcshm_status mcshm_map(mcshm *c, mcshm_segment segment, uint64_t addre
                         out == NULL ? "out is NULL" : "size is 0");
     *out = NULL;
     pthread_mutex_lock(&c->mutex);
-    if (mcl_grow(&c->maps, c->nmaps, &c->maps_room, sizeof(*c->maps)) != 0) {
-        status = mcl_fail(MCSHM_NO_MEMORY, "out of memory for one more mapping");
-        goto out;
-    }
     status = grant_ask(c, segment, address, size, false, &r, &fds);
     if (status != MCSHM_OK)
-        goto out;
-    map_size = r.extent_size;
-    res = mcl_extent_map(fds.fd[0], false, (void *)(uintptr_t)r.extent_address, &map_size, &base);
+        goto out_unlock;
+    map.grant = r.grant;
+    map.life = c->restarts;
+    status = map_grant(c, &r, fds.fd[0], &map);
     mcl_close_fds(&fds);
-    if (res != 0) {
-        grant_return(c, r.grant, c->restarts);
-        status = mcl_fail(MCSHM_NO_MEMORY, "mapping an extent of %llu bytes: %s",
-                          (unsigned long long)r.extent_size, strerror(-res));
-        goto out;
+    if (status != MCSHM_OK) {
+        snprintf(why, sizeof(why), "%s", mcshm_last_error(c));
+        grant_return(c, map.grant, map.life);
+        mcl_fail(status, "%s", why);
     }
-    *out = (const uint8_t *)base + r.offset;
-    c->maps[c->nmaps++] = (struct mcl_map){
-        .grant = r.grant,
-        .life = c->restarts,
-        .segment = segment,
-        .address = address,
-        .length = size,
-        .base = base,
-        .size = map_size,
-        .start = *out,
-    };
-out:
+out_unlock:
     pthread_mutex_unlock(&c->mutex);
+    if (status == MCSHM_OK)
+        *out = map.start;
+    else
+        map_undo(c, &map);
     return status;
 }
 
 MCSHM_API mcshm_status mcshm_unmap(mcshm *c, const void *mapped)
 {
     mcshm_status status = mcl_check(c);
+    struct mcl_map map = {0};
     size_t i = 0;
 
     if (status != MCSHM_OK)
@@ -120,16 +211,19 @@ MCSHM_API mcshm_status mcshm_unmap(mcshm *c, const void *mapped)
     while (i < c->nmaps && c->maps[i].start != mapped)
         i++;
     if (i < c->nmaps) {
-        struct mcl_map m = c->maps[i];
-
+        map = c->maps[i];
         c->maps[i] = c->maps[--c->nmaps];
-        mcs_region_unmap(m.base, m.size);
-        grant_return(c, m.grant, m.life);
     } else {
         status = mcl_fail(MCSHM_INVALID_HANDLE, "%p was not returned by mcshm_map()", mapped);
     }
     pthread_mutex_unlock(&c->mutex);
-    return status;
+    if (status != MCSHM_OK)
+        return status;
+    map_undo(c, &map);
+    pthread_mutex_lock(&c->mutex);
+    grant_return(c, map.grant, map.life);
+    pthread_mutex_unlock(&c->mutex);
+    return MCSHM_OK;
 }
 
 void mcl_maps_renew(struct mcshm *c)

@@ -7,6 +7,18 @@
 #include "shm/failpoint.h"
 
 #include <stdlib.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+/* False: a thread that reads there would fault. Where the kernel does not say, it is believed. */
+static bool readable(const uint8_t *at)
+{
+    uint8_t byte;
+    struct iovec to = {.iov_base = &byte, .iov_len = 1};
+    struct iovec from = {.iov_base = (void *)(uintptr_t)at, .iov_len = 1};
+
+    return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1 || errno != EFAULT;
+}
 
 static bool overlaps(const void *a, uint64_t a_size, const void *b, uint64_t b_size)
 {
@@ -90,6 +102,12 @@ MCSHM_API mcshm_status mcshm_register(mcshm *c, void *address, size_t size)
         return mcl_fail(MCSHM_STRICT,
                         "private memory would be staged, one copy more, and options.strict "
                         "forbids it: use mcshm_alloc() or mcshm_register_memfd()");
+    if (!readable(address) || !readable((const uint8_t *)address + size - 1))
+        return mcl_fail(MCSHM_INVALID_ARGUMENT,
+                        "mcshm_register: %zu bytes at %p are not memory that the host can read: "
+                        "that of a GPU is "
+                        "registered by mcshm_register_gpu()",
+                        size, address);
     pthread_mutex_lock(&c->mutex);
     p = mcl_private_overlap(c, address, size);
     if (p != NULL && p->start == address && p->size == size)
