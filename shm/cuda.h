@@ -114,6 +114,9 @@
     X(1, event_record, cuEventRecord, (CUevent e, CUstream s))                                     \
     X(1, event_query, cuEventQuery, (CUevent e))                                                   \
     X(1, copy, cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t size, CUstream s))         \
+    X(1, copy_peer, cuMemcpyPeerAsync,                                                             \
+      (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,             \
+       size_t size, CUstream s))                                                                   \
     X(0, copy_batch, cuMemcpyBatchAsync_v2,                                                        \
       (CUdeviceptr * to, CUdeviceptr * from, size_t * sizes, size_t count,                         \
        CUmemcpyAttributes * attributes, size_t * first, size_t nattributes, CUstream s))           \

@@ -45,6 +45,10 @@ CUresult fake_misuse(CUresult otherwise, const char *format, ...)
     va_end(args);
     fprintf(stderr, "fake-cuda: %s: %s\n", names[calling], text);
     fflush(stderr);
+    if (fake.me != NULL) {
+        snprintf(fake.me->sentence, sizeof(fake.me->sentence), "%s: %.150s", names[calling], text);
+        mcs_fetch_add(&fake.me->misuses, 1); /* the test reads it */
+    }
     if (fake.settings.abort)
         abort();
     return otherwise;

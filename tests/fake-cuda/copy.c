@@ -161,6 +161,34 @@ CUresult fake_cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstr
     return copy_call(FAKE_cuMemcpyAsync, to, from, size, s, false);
 }
 
+/* Whether the memory is of the device that the context is of. */
+static bool is_of(CUdeviceptr at, const struct fake_context *c)
+{
+    const struct fake_range *r = fake_range_find(at);
+
+    return r != NULL && c != NULL && r->p->device == c->device;
+}
+
+CUresult fake_cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                                CUcontext from_context, size_t size, CUstream s)
+{
+    struct fake_op *op;
+    CUresult res = fake_enter(FAKE_cuMemcpyPeerAsync, FAKE_CURRENT);
+
+    if (res != CUDA_SUCCESS)
+        return res;
+    if (!is_of(to, fake_object_find(FAKE_KIND_CONTEXT, (uint64_t)(uintptr_t)to_context)) ||
+        !is_of(from, fake_object_find(FAKE_KIND_CONTEXT, (uint64_t)(uintptr_t)from_context)))
+        return fake_leave(fake_misuse(CUDA_ERROR_INVALID_VALUE,
+                                      "0x%llx or 0x%llx is not of the device of its context", to,
+                                      from));
+    if (size == 0)
+        return fake_leave(CUDA_SUCCESS);
+    op = fake_op_create(FAKE_OP_COPY);
+    res = copy_add(op, to, from, size);
+    return fake_leave(op_push(s, op, false, res));
+}
+
 CUresult fake_cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t size)
 {
     return copy_call(FAKE_cuMemcpyDtoH_v2, (CUdeviceptr)(uintptr_t)to, from, size, NULL, true);

@@ -67,8 +67,9 @@ enum fake_count {
 };
 
 struct fake_process {
-    uint32_t pid; /* 0: never used */
-    uint32_t reserved;
+    uint32_t pid;       /* 0: never used */
+    uint32_t misuses;   /* with FAKE_CUDA_ABORT=1 it is the last thing that a process does */
+    char sentence[200]; /* of the last one */
     int64_t counts[FAKE_CUDA_DEVICES][FAKE_COUNTS];
     uint64_t calls[FAKE_CUDA_CALLS]; /* by place in names[] */
 };
