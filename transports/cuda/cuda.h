@@ -6,8 +6,8 @@
  *   control thread   mct_cuda_begin() hands a call over; mct_cuda_poll() brings results, each once, by the call's done().
  *   hands            carry calls out, each thread one at a time; when all hang, another one is started, up to MCT_CUDA_HANDS.
  *                    Calls of one `order` (a session, say) are carried out one after the other, in order.
- *   copiers          one a device, with the device's primary context; it makes every call about copies, and nothing else
- *   engines          each has a port: posts jobs without locks, takes them back in mct_cuda_port_turn()
+ *   copiers          one a device (copier.c); it makes every call about copies from it, and to it from the host, and no others
+ *   engines          each has a port: posts jobs without locks, takes them back by mct_cuda_port_take()
  * The driver is loaded by the first MCT_CUDA_OPEN, never before; a host without GPU traffic has no context and no thread.
  *
  * A device that is lost (a sticky error) fails every job on it with MCS_GPU_LOST from then on, and says so in its
@@ -22,6 +22,8 @@
 #define MCT_CUDA_DEVICES 32u /* of a host */
 #define MCT_CUDA_HANDS 16u
 #define MCT_CUDA_STUCK_MS 5000u /* a call that takes longer is counted and said once */
+
+enum mct_cuda_log { MCT_CUDA_LOG_ERROR, MCT_CUDA_LOG_WARNING, MCT_CUDA_LOG_INFO };
 
 struct mct_cuda;        /* all of it; one an agent */
 struct mct_cuda_memory; /* device memory that this process has mapped */
@@ -52,36 +54,49 @@ struct mct_cuda_stats {              /* relaxed, by the copiers and hands */
 };
 
 struct mct_cuda_env {
+    /* Any thread. level: enum mct_cuda_log */
     void (*log)(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
-    int control_fd;   /* eventfd: written when mct_cuda_poll() has something */
+    int control_fd;   /* eventfd: written when mct_cuda_poll() has something; the caller reads it */
     unsigned streams; /* of a device, 1 .. 16 */
     uint64_t spin_ns; /* a copier looks for so long for more before it sleeps */
+    unsigned stuck_ms; /* 0: MCT_CUDA_STUCK_MS */
 };
 
+/* control_fd stays the caller's. -ENOMEM. No thread, and no driver, until the first call. */
 int mct_cuda_create(const struct mct_cuda_env *env, struct mct_cuda **out);
-/* All ports are closed and all memory freed; hands that hang are left behind. */
+/*
+ * All ports are closed, all memory is freed and all calls have come back, but for those that hang: threads that do not
+ * end within stuck_ms are left behind, with what they may touch, and what such a call was about is not touched any more.
+ */
 void mct_cuda_destroy(struct mct_cuda *c);
 
 /* ---- control thread: calls ------------------------------------------------------------------- */
 
 enum mct_cuda_call_kind {
     MCT_CUDA_OPEN, /* loads the driver, discovers devices; contexts only when a device is first used */
-    MCT_CUDA_MAKE,   /* size, device, hint -> memory, address, fd (exported, the caller's) */
+    /* size (a multiple of the device's granularity), device, hint -> memory, address, fd (exported, the caller's). Zeros. */
+    MCT_CUDA_MAKE,
     MCT_CUDA_IMPORT, /* parts, device, hint -> memory, address */
-    MCT_CUDA_FREE,   /* memory: unmapped and let go. Nothing is under way into or out of it */
+    /* memory: unmapped and let go; it is gone whatever the status. Nothing is under way into or out of it */
+    MCT_CUDA_FREE,
     MCT_CUDA_EXPORT, /* memory, made here -> fd, one more */
     MCT_CUDA_DMABUF, /* memory, offset, size -> fd of a dmabuf; NOT_SUPPORTED where the device has none */
-    MCT_CUDA_PIN, /* host memory (host, size) is registered with the driver, for all devices */
+    /* Host memory (host, size) is registered with the driver, for all devices: with a context that is there already, else
+     * with one that is made on `device` */
+    MCT_CUDA_PIN,
     MCT_CUDA_UNPIN
 };
 
-/* A part of imported memory: what lies one behind the other there lies so here. */
+/*
+ * A part of imported memory: what lies one behind the other there lies so here.  Of exported handles only the first may begin
+ * inside its allocation and only the last may end before it, and all sizes but the last are multiples of the granularity; an IPC
+ * handle is the only part.
+ */
 struct mct_cuda_part {
     int fd; /* an exported cuMem handle (POSIX descriptor); -1: it is the IPC handle. Stays the caller's */
     CUipcMemHandle ipc; /* of the base of its allocation */
-    /* IPC: one open for each (owner, allocation), however many imports there are of it */
-    uint64_t owner,
-        allocation;  /* incarnation of the session; id of the allocation, unique in its process */
+    /* IPC: id of the allocation, unique in its process. One open for each handle and id, however many imports there are */
+    uint64_t allocation;
     uint64_t offset; /* of the part in its allocation, bytes */
     uint64_t size;
 };
@@ -111,13 +126,15 @@ struct mct_cuda_call {
 
 /* The call stays where it is until done(). */
 void mct_cuda_begin(struct mct_cuda *c, struct mct_cuda_call *call);
-/* True when something was brought. */
+/* True when something was brought. Looks for what is stuck, too: about once a second, also when nothing was written. */
 bool mct_cuda_poll(struct mct_cuda *c);
 
 /* After an OPEN that went well. NULL: beyond the last one. */
 const struct mct_cuda_device *mct_cuda_device_get(const struct mct_cuda *c, unsigned index);
 /* Index of the device with this id, or -1. */
 int mct_cuda_device_find(const struct mct_cuda *c, const struct mcs_gpu_id *id);
+/* 13000: 13.0; 0: no OPEN went well yet. */
+int mct_cuda_driver_version(const struct mct_cuda *c);
 const struct mct_cuda_stats *mct_cuda_stats(const struct mct_cuda *c);
 
 /* Constant while it is there. */
@@ -134,8 +151,9 @@ struct mct_cuda_piece {
 
 /*
  * Pieces that are copied in no particular order, none overlapping another's target. All `to` lie in memory of one device
- * (or of the host), all `from` likewise; not both on the host. Host memory that was not pinned is copied by the
- * driver's own staging, and counted.
+ * (or of the host), all `from` likewise; not both on the host. No piece crosses the end of an extent: the driver refuses a
+ * copy across two registrations. Host memory that was not pinned is copied by the driver's own staging, and counted.
+ * A job that fails is quiet when it comes back, as far as the driver can be asked; after GPU_LOST nothing runs on the device.
  */
 struct mct_cuda_job {
     int to_device, from_device; /* MCT_CUDA_HOST */
@@ -150,10 +168,11 @@ struct mct_cuda_job {
     bool staged; /* by the driver, through host memory */
     void *context;
     /* its own */
-    struct mct_cuda_job *next, *group;
+    struct mct_cuda_job *next;
+    struct mct_cuda_port *port;
 };
 
-/* wake: writes this eventfd when jobs come back while the engine sleeps. */
+/* wake_fd: this eventfd is written when jobs come back while the engine sleeps; stays the caller's. -ENOMEM, -EMFILE. */
 int mct_cuda_port_open(struct mct_cuda *c, int wake_fd, struct mct_cuda_port **out);
 /* Nothing is under way. */
 void mct_cuda_port_close(struct mct_cuda_port *p);
