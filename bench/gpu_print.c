@@ -8,11 +8,13 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #define GOAL_CONTIGUOUS 0.97 /* of the bare rate, from GOAL_FROM on */
 #define GOAL_FROM (UINT64_C(4) << 20)
 #define GOAL_LIST 0.9 /* with pieces of GOAL_PIECE */
 #define GOAL_PIECE (UINT64_C(64) << 10)
+#define POLLERS 3
 #define GOAL_ADDED_US 15.0 /* to a contiguous copy of the smallest size */
 
 struct medians {
@@ -122,6 +124,7 @@ static int print_json(const struct gpu_options *o, const struct agent *a,
     cJSON_AddBoolToObject(doc, "batch_calls", info->batch);
     report_count(doc, "device_bytes", info->total);
     report_text(doc, "idle_mode", a->own ? "busy" : NULL);
+    report_count(doc, "cores", (uint64_t)sysconf(_SC_NPROCESSORS_ONLN));
     report_count(doc, "client_core", (uint64_t)cores->client);
     report_count(doc, "engine_core", (uint64_t)cores->engine);
     report_text(doc, "pages_note", a->pages_note);
@@ -139,6 +142,18 @@ static void print_warning(const struct device_info *info)
         printf(
             "*** FAKE: %s. No GPU was used: these figures are of a program in host memory. ***\n",
             info->name);
+}
+
+/* Engine, client and the agent's copier each poll. */
+static void print_cores(void)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+
+    if (cores < POLLERS + 1)
+        printf("only %ld cores: the agent's engine and copier and the client, which all poll, wait "
+               "for one "
+               "another\n",
+               cores);
 }
 
 static void print_goal(const char *what, double got, const char *is, double goal, int decimals)
@@ -182,12 +197,13 @@ static int print_table(const struct gpu_options *o, const struct agent *a,
     printf("gpu: %s, %s, driver for CUDA %s; client on core %d, engine on core %d, agent %s, %s\n"
            "medians of %u alternating rounds of %.3f s; GB/s (10^9 bytes) with 4 copies under way "
            "below 1 MiB, else 2; us: one at a time\n"
-           "bare: cuMemcpyAsync, of lists %s, in the client's process, host memory pinned\n\n",
+           "bare: cuMemcpyAsync, of lists %s, in the client's process, host memory pinned\n",
            info->name, info->uuid, version(info, text, sizeof(text)), cores->client, cores->engine,
            a->own ? "busy" : "as it runs", pin_cpu_model(), (unsigned)o->rounds, o->seconds,
            info->batch ? "cuMemcpyBatchAsync" : "one for each piece");
-    printf("  %-4s %-8s %-16s %8s %8s %6s %9s %9s %8s %s\n", "op", "size", "pieces", "GB/s", "bare",
-           "ratio", "us", "bare us", "added", "path");
+    print_cores();
+    printf("\n  %-4s %-8s %-16s %8s %8s %6s %9s %9s %8s %s\n", "op", "size", "pieces", "GB/s",
+           "bare", "ratio", "us", "bare us", "added", "path");
     for (unsigned i = 0; i < f->count; i++)
         print_row(&f->rows[i]);
     printf("\n");
