@@ -26,6 +26,10 @@
 #define LATER_EXTENT_SIZE (UINT64_C(2) << 20)
 #define LATER_QUEUE 3u
 #define LATER_SEGMENT 5u
+#define LATER_GPU 20u    /* the extent of GPU memory */
+#define LATER_IMPORT 30u /* and up: those that were imported */
+#define LATER_GPU_ADDRESS UINT64_C(0x7a0000000000)
+#define LATER_GRANULARITY (UINT64_C(2) << 20)
 #define LATER_LOG 256u
 
 enum later_say { LATER_ANSWER, LATER_DIE, LATER_SILENCE, LATER_REFUSE };
@@ -42,6 +46,10 @@ struct later {
     struct mcs_queue_layout layout;
     uint8_t *extent;
     uint64_t allocated;
+    /* GPU memory, exported by the test; gpu_size 0: there is none, and what is mapped is host memory */
+    int gpu_fd;
+    uint64_t gpu_size, gpu_allocated;
+    uint32_t gpu_allocs, imports;
     pthread_t thread;
     uint64_t features; /* beside KEPT: atomic */
     bool orphan;       /* nobody keeps its table */
@@ -133,6 +141,41 @@ static inline void later_queue_back(struct later *a)
     cr_assert_eq(res, 0);
 }
 
+/* About GPU memory, and FREE, of any. */
+static inline void later_gpu(struct later *a, struct mcs_msg *m, int *fds, unsigned *nfds)
+{
+    union mcs_msg_body b = m->b;
+    uint64_t align;
+
+    memset(&m->b, 0, sizeof(m->b));
+    switch (m->h.type) {
+    case MCS_MSG_GPU_ALLOC:
+        align = b.gpu_alloc.align != 0 ? b.gpu_alloc.align : 256;
+        a->gpu_allocated = (a->gpu_allocated + align - 1) / align * align;
+        m->b.extent_reply = (struct mcs_msg_extent_reply){.extent = LATER_GPU,
+                                                          .is_new = a->gpu_allocs == 0,
+                                                          .offset = a->gpu_allocated,
+                                                          .extent_size = a->gpu_size,
+                                                          .address = LATER_GPU_ADDRESS,
+                                                          .page_size = LATER_GRANULARITY};
+        if (a->gpu_allocs++ == 0)
+            fds[(*nfds)++] = a->gpu_fd;
+        a->gpu_allocated += b.gpu_alloc.size;
+        break;
+    case MCS_MSG_GPU_IMPORT:
+        if (b.gpu_import.last != 0)
+            m->b.extent_reply = (struct mcs_msg_extent_reply){.extent = LATER_IMPORT + a->imports++,
+                                                              .extent_size = b.gpu_import.total,
+                                                              .page_size = LATER_GRANULARITY};
+        break;
+    default:
+        if (b.free.extent == LATER_GPU && --a->gpu_allocs == 0) {
+            a->gpu_allocated = 0;
+            m->b.free_reply.extent_gone = 1;
+        }
+    }
+}
+
 /* Fills in the good answer. Returns the size of its body. */
 static inline size_t later_answer(struct later *a, struct mcs_msg *m, int *fds, unsigned *nfds)
 {
@@ -163,6 +206,11 @@ static inline size_t later_answer(struct later *a, struct mcs_msg *m, int *fds, 
             fds[(*nfds)++] = a->extent_fd;
         a->allocated += alloc.size;
         break;
+    case MCS_MSG_GPU_ALLOC:
+    case MCS_MSG_GPU_IMPORT:
+    case MCS_MSG_FREE:
+        later_gpu(a, m, fds, nfds);
+        break;
     case MCS_MSG_REGISTER:
         m->b.extent_reply = (struct mcs_msg_extent_reply){.extent = LATER_EXTENT + 1,
                                                           .is_new = 1,
@@ -179,12 +227,21 @@ static inline size_t later_answer(struct later *a, struct mcs_msg *m, int *fds, 
         m->b.describe_reply.total = m->b.describe_reply.count = 1;
         m->b.describe_reply.buffers[0] = (struct mcs_msg_buffer_info){
             .address = 0x10000, .length = 4096, .access = MCS_ACCESS_ALL};
+        if (a->gpu_size != 0) {
+            m->b.describe_reply.buffers[0].memory = MCS_MEMORY_GPU;
+            strcpy(m->b.describe_reply.buffers[0].location, "cuda:facecd00");
+        }
         return offsetof(struct mcs_msg_describe_reply, buffers) +
                sizeof(m->b.describe_reply.buffers[0]);
     case MCS_MSG_MAP:
         m->b.map_reply = (struct mcs_msg_map_reply){.grant = 40 + mcs_load_relaxed(&a->lives),
                                                     .extent_size = LATER_EXTENT_SIZE};
-        fds[(*nfds)++] = a->extent_fd;
+        if (a->gpu_size != 0) {
+            m->b.map_reply.memory = MCS_MEMORY_GPU;
+            m->b.map_reply.extent_size = a->gpu_size;
+            m->b.map_reply.offset = 4096;
+        }
+        fds[(*nfds)++] = a->gpu_size != 0 ? a->gpu_fd : a->extent_fd;
         break;
     case MCS_MSG_OBJECT_MAP: /* every extent of the store's is the same one */
         m->b.object_map_reply =
