@@ -10,18 +10,19 @@
 #define PAGE_GATES (PAGE_SIZE / MCS_LINE)
 static_assert(PAGE_GATES == 64, "a bit for each");
 
-struct mcl_gate_page {
-    struct mcl_gate_page *next;
-    uint8_t *start;
-    unsigned device; /* in whose context it was registered */
-    uint64_t used;   /* a bit for each line */
-};
-
 /* mcshm_gate.state */
 struct gate {
     struct mcshm *c;
     struct mcl_gate_page *page;
     unsigned device;
+};
+
+struct mcl_gate_page {
+    struct mcl_gate_page *next;
+    uint8_t *start;
+    unsigned device; /* in whose context it was registered */
+    uint64_t used;   /* a bit for each line */
+    struct gate gates[PAGE_GATES];
 };
 
 /* ---- pages: gpu_mutex ---------------------------------------------------------------- */
@@ -166,41 +167,30 @@ static mcshm_status device_address(struct mcshm *c, unsigned device, void *word,
 
 static mcshm_status gate_create(struct mcshm *c, const char *location, mcshm_gate *out)
 {
-    struct gate *g = calloc(1, sizeof(*g));
+    struct mcl_gate_page *p;
     unsigned device = 0, line;
     uint64_t address = 0;
-    mcshm_status status;
+    mcshm_status status = mcl_gpu_use(c, location, &device);
+    char why[512];
     uint32_t *word;
 
-    if (g == NULL)
-        return mcl_fail(MCSHM_NO_MEMORY, "out of memory for a gate");
-    status = mcl_gpu_use(c, location, &device);
+    if (status == MCSHM_OK)
+        status = page_get(c, device, &p);
     if (status != MCSHM_OK)
-        goto error;
-    *g = (struct gate){.c = c, .device = device};
-    status = page_get(c, device, &g->page);
-    if (status != MCSHM_OK)
-        goto error;
-    line = (unsigned)__builtin_ctzll(~g->page->used);
-    word = (uint32_t *)(void *)(g->page->start + line * MCS_LINE);
+        return status;
+    line = (unsigned)__builtin_ctzll(~p->used);
+    word = (uint32_t *)(void *)(p->start + line * MCS_LINE);
     status = device_address(c, device, word, &address);
-    if (status != MCSHM_OK)
-        goto error_put;
-    g->page->used |= UINT64_C(1) << line;
+    if (status != MCSHM_OK) {
+        snprintf(why, sizeof(why), "%s", mcshm_last_error(c));
+        (void)page_put(c, p);
+        return mcl_fail(status, "%s", why);
+    }
+    p->used |= UINT64_C(1) << line;
+    p->gates[line] = (struct gate){.c = c, .page = p, .device = device};
     mcs_store_release(word, 0u); /* who had the line before counted in it; nobody looks yet */
-    *out = (mcshm_gate){.word = word, .device = address, .state = g};
+    *out = (mcshm_gate){.word = word, .device = address, .state = &p->gates[line]};
     return MCSHM_OK;
-
-error_put : {
-    char why[512];
-
-    snprintf(why, sizeof(why), "%s", mcshm_last_error(c));
-    (void)page_put(c, g->page);
-    mcl_fail(status, "%s", why);
-}
-error:
-    free(g);
-    return status;
 }
 
 MCSHM_API mcshm_status mcshm_gate_create(mcshm *c, const char *location, mcshm_gate *out)
@@ -247,11 +237,10 @@ MCSHM_API mcshm_status mcshm_gate_destroy(mcshm *c, mcshm_gate *gate)
     if (g == NULL)
         return status;
     pthread_mutex_lock(&c->gpu_mutex);
-    g->page->used &=
-        ~(UINT64_C(1) << (((uintptr_t)gate->word - (uintptr_t)g->page->start) / MCS_LINE));
+    g->c = NULL; /* a copy of the handle names nothing any more */
+    g->page->used &= ~(UINT64_C(1) << (g - g->page->gates));
     status = page_put(c, g->page);
     pthread_mutex_unlock(&c->gpu_mutex);
-    free(g);
     *gate = (mcshm_gate){0};
     return status;
 }
