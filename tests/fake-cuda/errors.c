@@ -12,6 +12,7 @@
     X(CUDA_ERROR_NOT_INITIALIZED)                                                                  \
     X(CUDA_ERROR_DEINITIALIZED)                                                                    \
     X(CUDA_ERROR_STUB_LIBRARY)                                                                     \
+    X(CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER)                                                       \
     X(CUDA_ERROR_DEVICE_UNAVAILABLE)                                                               \
     X(CUDA_ERROR_NO_DEVICE)                                                                        \
     X(CUDA_ERROR_INVALID_DEVICE)                                                                   \
@@ -19,27 +20,42 @@
     X(CUDA_ERROR_MAP_FAILED)                                                                       \
     X(CUDA_ERROR_UNMAP_FAILED)                                                                     \
     X(CUDA_ERROR_ALREADY_MAPPED)                                                                   \
+    X(CUDA_ERROR_ALREADY_ACQUIRED)                                                                 \
     X(CUDA_ERROR_NOT_MAPPED)                                                                       \
     X(CUDA_ERROR_ECC_UNCORRECTABLE)                                                                \
+    X(CUDA_ERROR_CONTEXT_ALREADY_IN_USE)                                                           \
     X(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED)                                                          \
+    X(CUDA_ERROR_NVLINK_UNCORRECTABLE)                                                             \
+    X(CUDA_ERROR_CONTAINED)                                                                        \
     X(CUDA_ERROR_OPERATING_SYSTEM)                                                                 \
     X(CUDA_ERROR_INVALID_HANDLE)                                                                   \
     X(CUDA_ERROR_ILLEGAL_STATE)                                                                    \
     X(CUDA_ERROR_NOT_FOUND)                                                                        \
     X(CUDA_ERROR_NOT_READY)                                                                        \
     X(CUDA_ERROR_ILLEGAL_ADDRESS)                                                                  \
+    X(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES)                                                          \
     X(CUDA_ERROR_LAUNCH_TIMEOUT)                                                                   \
     X(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)                                                      \
     X(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED)                                                          \
+    X(CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE)                                                           \
     X(CUDA_ERROR_CONTEXT_IS_DESTROYED)                                                             \
+    X(CUDA_ERROR_ASSERT)                                                                           \
     X(CUDA_ERROR_TOO_MANY_PEERS)                                                                   \
     X(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)                                                   \
     X(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)                                                       \
+    X(CUDA_ERROR_HARDWARE_STACK_ERROR)                                                             \
+    X(CUDA_ERROR_ILLEGAL_INSTRUCTION)                                                              \
+    X(CUDA_ERROR_MISALIGNED_ADDRESS)                                                               \
+    X(CUDA_ERROR_INVALID_ADDRESS_SPACE)                                                            \
+    X(CUDA_ERROR_INVALID_PC)                                                                       \
     X(CUDA_ERROR_LAUNCH_FAILED)                                                                    \
+    X(CUDA_ERROR_TENSOR_MEMORY_LEAK)                                                               \
     X(CUDA_ERROR_NOT_PERMITTED)                                                                    \
     X(CUDA_ERROR_NOT_SUPPORTED)                                                                    \
     X(CUDA_ERROR_SYSTEM_NOT_READY)                                                                 \
     X(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)                                                           \
+    X(CUDA_ERROR_MPS_CLIENT_TERMINATED)                                                            \
+    X(CUDA_ERROR_EXTERNAL_DEVICE)                                                                  \
     X(CUDA_ERROR_UNKNOWN)
 
 static const struct {
