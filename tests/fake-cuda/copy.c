@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define BATCH_MAX (UINT64_C(1) << 20)
 
@@ -303,6 +304,20 @@ CUresult fake_cuMemsetD32Async(CUdeviceptr at, unsigned value, size_t count, CUs
     return fill_call(FAKE_cuMemsetD32Async, at, value, 4, count, s);
 }
 
+/* Zeros take no memory: pages are given back instead, so that a test may clear gigabytes. */
+static void clear(uint8_t *to, size_t size)
+{
+    uint8_t *first = (uint8_t *)(((uintptr_t)to + FAKE_PAGE - 1) & ~(uintptr_t)(FAKE_PAGE - 1));
+    uint8_t *last = (uint8_t *)((uintptr_t)(to + size) & ~(uintptr_t)(FAKE_PAGE - 1));
+
+    if (size < FAKE_GRANULE || madvise(first, (size_t)(last - first), MADV_REMOVE) != 0) {
+        memset(to, 0, size);
+    } else {
+        memset(to, 0, (size_t)(first - to));
+        memset(last, 0, (size_t)(to + size - last));
+    }
+}
+
 /* The last one first: nobody promises an order within a batch. */
 void fake_op_move(struct fake_op *op)
 {
@@ -311,6 +326,8 @@ void fake_op_move(struct fake_op *op)
 
         if (op->kind == FAKE_OP_COPY) {
             memmove(p->to, p->from, p->size);
+        } else if (op->value == 0) {
+            clear(p->to, p->size);
         } else if (op->width == 1) {
             memset(p->to, (int)op->value, p->size);
         } else {

@@ -33,6 +33,24 @@ static struct fake_physical *physical_new(int fd, int device, uint64_t size, uin
     return p;
 }
 
+/* New memory is not empty: it has what was there before. A little of it everywhere, since tests ask for much. */
+static bool dirty(int fd, uint64_t size)
+{
+    const uint64_t step =
+        size / 512 > FAKE_GRANULE ? size / 512 / FAKE_PAGE * FAKE_PAGE : FAKE_GRANULE;
+    uint8_t page[FAKE_PAGE];
+    bool good = true;
+
+    memset(page, 0xdb, sizeof(page));
+    for (uint64_t at = 0; at < size && good; at += step) {
+        const uint64_t end = size - at < step ? size : at + step;
+
+        good = pwrite(fd, page, sizeof(page), (off_t)at) == (ssize_t)sizeof(page) &&
+               pwrite(fd, page, sizeof(page), (off_t)(end - FAKE_PAGE)) == (ssize_t)sizeof(page);
+    }
+    return good;
+}
+
 int fake_physical_create(int device, uint64_t size, bool vmm, bool exportable, bool rdma,
                          struct fake_physical **out)
 {
@@ -47,6 +65,9 @@ int fake_physical_create(int device, uint64_t size, bool vmm, bool exportable, b
         res = -errno;
     } else if (!fake_memory_add(device, st.st_ino, size)) {
         res = -ENOMEM;
+    } else if (!dirty(fd, size)) {
+        res = -EIO;
+        fake_memory_drop(st.st_ino);
     } else {
         *out = physical_new(fd, device, size, st.st_ino);
         (*out)->vmm = vmm;

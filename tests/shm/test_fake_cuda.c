@@ -277,6 +277,8 @@ Test(fake_cuda, memory_runs_out)
     CUmemAllocationProp p = properties(0);
     CUmemGenericAllocationHandle h;
     size_t left, total, now;
+    uint8_t bytes[4];
+    CUdeviceptr at;
 
     begin();
     ok(d->mem_get_info(&left, &total));
@@ -287,5 +289,18 @@ Test(fake_cuda, memory_runs_out)
     ok(d->mem_release(h));
     ok(d->mem_get_info(&now, &total));
     cr_assert_eq(now, left);
+    /* what is new is not empty, and is cleared by who wants it so */
+    at = alloc(SIZE);
+    ok(d->copy_to_host(bytes, at + SIZE - 4, 4));
+    cr_assert_neq(bytes[3], 0);
+    ok(d->fill8(at + 1, 0, SIZE - 2, NULL));
+    ok(d->stream_synchronize(NULL));
+    ok(d->copy_to_host(bytes, at + SIZE - 4, 4));
+    cr_assert_eq(bytes[2], 0);
+    cr_assert_neq(bytes[3], 0);
+    ok(d->copy_to_host(bytes, at, 4));
+    cr_assert_neq(bytes[0], 0);
+    cr_assert_eq(bytes[1], 0);
+    ok(d->mem_free(at));
     end();
 }
