@@ -32,7 +32,7 @@ READ, WRITE = 1, 2
 A_READ, A_WRITE, A_MAP_READ, A_MAP_WRITE = 1, 2, 4, 8
 RW = A_READ | A_WRITE
 HIGH, NORMAL, BACKGROUND = range(3)
-FENCE, NOTIFY = 1, 2
+FENCE, NOTIFY, SYNCED = 1, 2, 0x20
 PUT, GET, EXIST, PREFIX, REMOVE, CREATE, SEAL, HOLD = range(5, 13)
 UPSERT, NEW, HARD_PIN, RANGES, VERIFY, FORCE, LOCAL, CHAIN, LEASED = (1 << i for i in range(9))
 TIERS = ["none", "memory", "disk", "remote"]
@@ -58,6 +58,10 @@ class Notification(C.Structure):
 
 class Order(C.Structure):
     _fields_ = [("wait", C.c_void_p), ("wait_value", C.c_uint32), ("signal_value", C.c_uint32), ("signal", C.c_void_p)]
+
+
+class Gate(C.Structure):
+    _fields_ = [("word", C.c_void_p), ("device", C.c_uint64), ("last", C.c_uint32), ("reserved", C.c_uint32), ("state", C.c_void_p)]
 
 
 class Request(C.Structure):
@@ -132,7 +136,12 @@ for name, types in {
         "mcshm_free": [C.c_void_p, C.c_void_p],
         "mcshm_register_memfd": [C.c_void_p, C.c_int, C.c_size_t, C.POINTER(C.c_void_p)],
         "mcshm_register": [C.c_void_p, C.c_void_p, C.c_size_t],
+        "mcshm_register_gpu": [C.c_void_p, C.c_void_p, C.c_size_t],
         "mcshm_unregister": [C.c_void_p, C.c_void_p],
+        "mcshm_gate_create": [C.c_void_p, C.c_char_p, C.POINTER(Gate)],
+        "mcshm_gate_destroy": [C.c_void_p, C.POINTER(Gate)],
+        "mcshm_gate_record": [C.c_void_p, C.POINTER(Gate), C.c_void_p, C.POINTER(C.c_uint32)],
+        "mcshm_gate_follow": [C.c_void_p, C.POINTER(Gate), C.c_void_p, C.c_uint32],
         "mcshm_segment_publish": [C.c_void_p, C.c_char_p, C.c_uint32],
         "mcshm_segment_withdraw": [C.c_void_p],
         "mcshm_buffer_publish": [C.c_void_p, C.c_void_p, C.c_size_t, C.c_uint32,

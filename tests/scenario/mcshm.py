@@ -132,6 +132,25 @@ class Client(ObjectCalls):
     def register(self, p, size):
         self.do("register", self.c, p, size)
 
+    def register_gpu(self, p, size):
+        self.do("register_gpu", self.c, p, size)
+
+    def gate(self, location=b"cuda:0"):
+        g = Gate()
+        self.do("gate_create", self.c, location, C.byref(g))
+        return g
+
+    def gate_destroy(self, g):
+        self.do("gate_destroy", self.c, C.byref(g))
+
+    def record(self, g, stream):
+        value = C.c_uint32()
+        self.do("gate_record", self.c, C.byref(g), stream, C.byref(value))
+        return value.value
+
+    def follow(self, g, stream, value):
+        self.do("gate_follow", self.c, C.byref(g), stream, value)
+
     def unregister(self, p):
         self.do("unregister", self.c, p)
 
@@ -252,6 +271,11 @@ class Client(ObjectCalls):
         s = Stats()
         self.do("get_stats", self.c, C.byref(s))
         return s
+
+
+def after(word=None, value=0, signal=None, signal_value=0):
+    """A request's order: begins when *word has come to value, sets *signal at its end. Words are addresses."""
+    return C.pointer(Order(word, value, signal_value, signal))
 
 
 def note(name, message):
