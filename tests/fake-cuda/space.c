@@ -193,10 +193,11 @@ CUresult fake_cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUmemGenericA
     if (handle == NULL || handle->held == 0)
         res = fake_misuse(CUDA_ERROR_INVALID_VALUE, "the allocation handle was released");
     else if (offset != 0 || flags != 0 || size == 0 || size % fake.settings.granularity != 0 ||
-             at % fake.settings.granularity != 0 || size > handle->p->size)
-        res = fake_misuse(CUDA_ERROR_INVALID_VALUE,
-                          "offset %zu, flags %llu, %zu bytes at 0x%llx, of an allocation of %llu",
-                          offset, flags, size, at, (unsigned long long)handle->p->size);
+             at % fake.settings.granularity != 0)
+        res = fake_misuse(CUDA_ERROR_INVALID_VALUE, "offset %zu, flags %llu, %zu bytes at 0x%llx",
+                          offset, flags, size, at);
+    else if (size > handle->p->size) /* who imports has the size from somebody else */
+        res = CUDA_ERROR_INVALID_VALUE;
     else if (v == NULL || size > v->at + v->size - at)
         res =
             fake_misuse(CUDA_ERROR_INVALID_VALUE, "%zu bytes at 0x%llx are not reserved", size, at);
