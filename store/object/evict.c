@@ -565,6 +565,37 @@ static bool returns(const struct mco_store *s, const struct mco_arena *a, uint64
     return now < s->idle_until && room + s->idle_bytes >= need;
 }
 
+/* Nothing but its lease keeps it. */
+static bool is_leased_only(struct mco_store *s, uint32_t n, uint64_t now)
+{
+    struct mco_shard *sh = mco_shard_of(s, s->entries[n].hash);
+    const struct mco_record *r = mco_record_at(s, n);
+    bool is;
+
+    mco_lock(&sh->lock);
+    is = r->node != MCO_NONE && mco_in_memory(r->state) && (r->flags & MCO_HARD) == 0 &&
+         r->pins == 0 && (r->marks & MCO_GUARDED) == 0 && r->lease_until > now;
+    mco_unlock(&sh->lock);
+    return is;
+}
+
+bool mco_leases_end(struct mco_store *s, const struct mco_tenant *t, uint64_t now)
+{
+    unsigned looks = 0;
+
+    for (uint32_t i = 0; i < s->tenants_size; i++)
+        for (unsigned k = 0; k < 2 && s->tenants[i] != NULL; k++) {
+            struct mco_arena *a = &s->tenants[i]->arenas[k];
+            struct mco_policy_entry *e = NULL;
+
+            while ((t == NULL || t == a->tenant) && a->policy != NULL && looks++ < CANDIDATES &&
+                   (e = a->ops->next(a->policy, e)) != NULL)
+                if (is_leased_only(s, mco_entry_number(s, e), now))
+                    return true;
+        }
+    return false;
+}
+
 static void starve(struct mco_store *s, struct mco_arena *a, uint64_t now)
 {
     if (s->starving == NULL) {

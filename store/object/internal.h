@@ -541,6 +541,8 @@ bool mco_let_go(struct mco_store *s, uint32_t n, uint64_t now, bool soft, unsign
 void mco_sweep(struct mco_store *s, uint64_t now, struct mco_after *after);
 /* Do readers leave soon, of what is found no more? */
 bool mco_leaves_soon(struct mco_store *s);
+/* Is there any, of this tenant or (NULL) of all, that only waits for its lease to end before it can make room? */
+bool mco_leases_end(struct mco_store *s, const struct mco_tenant *t, uint64_t now);
 
 /* ---- full.c */
 /* Makes room in the table; own: the arena's tenant has its share, and one of it goes. OK: look again; BUSY, NO_SPACE, LIMIT. */

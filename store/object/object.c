@@ -248,12 +248,17 @@ static struct mco_hint kept_hint(const struct mco_policy_entry *e)
                              .position = (uint32_t)e->words[3]};
 }
 
-static void fill_record(struct mco_store *s, uint32_t n, const struct mco_put *p)
+/* there: of the life that it is to replace, none: 0. */
+static void fill_record(struct mco_store *s, uint32_t n, const struct mco_put *p,
+                        const struct mco_version *there)
 {
     struct mco_version v = p->version;
     struct mco_record *r = mco_record_at(s, n);
 
-    if (v.sequence == 0)
+    if (v.sequence == 0 &&
+        there->token != 0) /* a leader gave that one, and there is none any more */
+        v = (struct mco_version){there->token, there->sequence + 1};
+    else if (v.sequence == 0)
         v = (struct mco_version){0, mco_sequence(s)};
     else if (v.token == 0)
         mco_sequence_beyond(s, v.sequence);
@@ -311,6 +316,7 @@ static enum mcs_status begin(struct mco_store *s, const struct mco_put *p, uint6
                              struct mco_view *out, struct mco_after *after)
 {
     enum mcs_status status = may_write(s, p, out);
+    struct mco_version there = out->version;
     struct mco_tenant *t;
     struct mco_shard *sh;
     struct mco_arena *a;
@@ -338,7 +344,7 @@ static enum mcs_status begin(struct mco_store *s, const struct mco_put *p, uint6
         mco_record_free(s, n);
         return status;
     }
-    fill_record(s, n, p);
+    fill_record(s, n, p, &there);
     mco_record_valid(s, n, true);
     a->writing++;
     s->stats.writing++;
@@ -453,7 +459,8 @@ static enum mcs_status seal(struct mco_store *s, uint32_t n, uint32_t crc, bool 
     s->stats.writing--;
     s->stats.puts++;
     s->stats.put_bytes += r->size;
-    mco_early(s, key.hash);
+    if (copies <= 1) /* a copy of another host's is no news: its version says which is later */
+        mco_early(s, key.hash);
     mco_tell(s, n, MCO_STORED);
     if (old != MCO_NONE) {
         s->stats.replaced++;

@@ -310,6 +310,9 @@ enum mcs_status mco_fetch(struct mco_store *s, const struct mco_key *key, uint64
 
         mco_record_valid(s, n, false); /* its range is about to change */
         status = mco_take_space(s, mco_arena_of(s, n), n, r->size, now, &after);
+        if ((status == MCS_NO_SPACE || status == MCS_LIMIT) &&
+            mco_leases_end(s, status == MCS_LIMIT ? mco_arena_of(s, n)->tenant : NULL, now))
+            status = MCS_BUSY;
         fetch = status == MCS_OK;
         if (fetch) {
             place = r->place;
@@ -506,12 +509,15 @@ bool mco_disk_found(struct mco_store *s, const struct mco_key *key,
     if (key->length == 0 || key->length > MCS_KEY_MAX || size == 0 || size > s->o.size ||
         place == MCO_NO_PLACE)
         return false;
+    /* what is put from now on is to be later than what earlier leaders have had written */
+    if (version->token > mco_token(s))
+        mco_note_token(s, version->token);
     mco_after_init(&after);
     mco_lock(&s->lock);
     mco_lock(&sh->lock);
     n = mco_index_find(s, sh, key, MCO_STATES_SEALED);
     mco_unlock(&sh->lock);
-    if (is_early(s, key->hash) && (version->token == 0 || n == MCO_NONE)) {
+    if (is_early(s, key->hash)) {
         wanted = false; /* what this life did with the key is newer */
     } else if (s->adopted && (n == MCO_NONE || mco_record_at(s, n)->state == MCO_AWAITED)) {
         wanted = enter_awaited(s, key, version, size, crc, place);

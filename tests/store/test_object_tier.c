@@ -538,6 +538,58 @@ Test(object_tier, lost_just_when_it_was_to_be_fetched)
     world_fini(&w);
 }
 
+/* Who wants back what is on disk waits for leases, as far as nothing else is in the way. */
+Test(object_tier, full_of_leases_it_comes_back_later)
+{
+    uint64_t until = seconds_from_now(0) + UINT64_C(200000000);
+    struct mco_key key;
+    struct mco_view v;
+    char name[32];
+
+    begin_with_disk(MIB, MIB);
+    for (unsigned i = 0; i < 8; i++)
+        cr_assert_eq(put_n(i, 256 * KIB, 0), MCS_OK);
+    cr_assert_eq(tier_of(0), MCS_TIER_DISK);
+    work(0);
+    for (unsigned i = 0; i < 8; i++) {
+        snprintf(name, sizeof(name), "k%u", i);
+        key = key_of(1, name);
+        if (tier_of(i) != MCS_TIER_MEMORY)
+            continue;
+        cr_assert_eq(mco_pin(w.s, &key, NULL, 1, &v), MCS_OK);
+        mco_lease(w.s, v.object, until);
+        mco_unpin(w.s, v.object);
+    }
+    key = key_of(1, "k0");
+    w.ready = 0;
+    cr_assert_eq(mco_pin(w.s, &key, NULL, until - 1, &v), MCS_BUSY);
+    cr_assert_eq(disk.njobs, 0u, "there is no room for it");
+    (void)mco_upkeep(w.s, until);
+    cr_assert_eq(w.ready, 1u, "who waits tries again");
+    for (unsigned i = 0; i < 20 && tier_of(0) == MCS_TIER_DISK; i++) {
+        cr_assert_eq(mco_pin(w.s, &key, NULL, until, &v), MCS_BUSY);
+        work(0);
+    }
+    cr_assert_eq(tier_of(0), MCS_TIER_MEMORY);
+    world_fini(&w);
+}
+
+Test(object_tier, full_of_what_never_goes_it_does_not_come_back)
+{
+    struct mco_key key = key_of(1, "k0");
+    struct mco_view v;
+
+    begin_with_disk(MIB, MIB);
+    for (unsigned i = 0; i < 4; i++)
+        cr_assert_eq(put_n(i, 256 * KIB, 0), MCS_OK);
+    for (unsigned i = 4; i < 8; i++)
+        cr_assert_eq(put_n(i, 256 * KIB, MCS_OBJECT_HARD_PIN), MCS_OK);
+    work(0);
+    cr_assert_eq(tier_of(0), MCS_TIER_DISK);
+    cr_assert_eq(mco_pin(w.s, &key, NULL, 1, &v), MCS_NO_SPACE);
+    world_fini(&w);
+}
+
 /* ---- what is not wanted any more ---------------------------------------------------------------------------------- */
 
 Test(object_tier, a_reader_does_not_keep_what_is_on_disk)
@@ -591,5 +643,56 @@ Test(object_tier, what_this_life_did_is_newer_than_what_the_disk_has_of_another)
         cr_assert_eq(get_n(i, 128 * KIB), MCS_NOT_FOUND, "%u", i);
     for (unsigned i = 4; i < 10; i++)
         cr_assert_eq(get_n(i, 128 * KIB), MCS_OK, "%u", i);
+    world_fini(&w);
+}
+
+/* A leader that is started anew without its memory gives smaller tokens than the disk has; what was put under it is newer all the same, and
+ * it is to hear of the greater ones. */
+Test(object_tier, tokens_that_start_anew)
+{
+    struct mco_version first = {5, 9}, anew = {1, 1};
+    struct mco_put p = {.size = 64 * KIB, .version = first};
+    struct mco_key key = key_of(1, "k");
+    struct mco_listed o;
+    struct mco_view v;
+
+    begin_with_disk(MIB, MIB);
+    p.key = key;
+    for (unsigned i = 0; i < 2; i++) {
+        while (mco_begin(w.s, &p, &v) == MCS_BUSY)
+            world_serve(&w);
+        memset(v.data, 'a', p.size);
+        cr_assert_eq(mco_seal(w.s, v.object, crc32_iscsi(v.data, (int)p.size, 0), false, 1),
+                     MCS_OK);
+        p.key = key_of(1, "other");
+    }
+    for (unsigned i = 0; i < 20; i++)
+        cr_assert_eq(put_n(i, 128 * KIB, 0), MCS_OK);
+    work(0);
+    world_fini(&w);
+
+    begin_over_disk(MIB, MIB);
+    cr_assert_eq(mco_token(w.s), 0u);
+    p.key = key;
+    p.version = anew;
+    while (mco_begin(w.s, &p, &v) == MCS_BUSY)
+        world_serve(&w);
+    cr_assert_eq(mco_seal(w.s, v.object, 0, false, 1), MCS_OK);
+    cr_assert(find_all() > 0);
+    mco_disk_known(w.s);
+    cr_assert_eq(mco_token(w.s), 5u, "the next leader's is greater");
+    cr_assert(mco_stat(w.s, &key, &o));
+    cr_assert(mco_version_compare(&o.version, &anew) == 0, "it was put later");
+    /* without a leader, too, what is put is later than what a leader had written */
+    p.key = key_of(1, "other");
+    p.version = (struct mco_version){0};
+    p.flags = MCS_OBJECT_UPSERT;
+    while (mco_begin(w.s, &p, &v) == MCS_BUSY) {
+        world_serve(&w);
+        work(0);
+    }
+    cr_assert(v.version.token == 5 && v.version.sequence == 10, "%lu.%lu", v.version.token,
+              v.version.sequence);
+    cr_assert_eq(mco_seal(w.s, v.object, 0, false, 1), MCS_OK);
     world_fini(&w);
 }
