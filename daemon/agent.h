@@ -88,6 +88,7 @@ struct mcd_agent {
 };
 
 uint64_t mcd_now_ns(void);      /* CLOCK_MONOTONIC */
+uint64_t mcd_boot_ns(void);     /* CLOCK_BOOTTIME: it goes on while the host is suspended */
 uint64_t mcd_incarnation(void); /* a fresh random number, never 0 */
 
 /* control.c: sockets, event loop. On failure one sentence in error. */

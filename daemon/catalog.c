@@ -261,6 +261,7 @@ int mcd_catalog_create(struct mcd_agent *a, struct mcd_catalog **out, char *erro
     memset(c->places, 0, MCD_PLACE_SETS * sizeof(*c->places));
     c->agent = a;
     c->store = a->store;
+    c->remember_ns = a->config.store_gone_ms * MCD_MS;
     c->own_end = &c->own_answers;
     c->alarm.fire = fire;
     c->alarm.context = c;

@@ -23,7 +23,7 @@ struct mcd_wire_header;
 
 enum mcd_ask_kind {
     MCD_ASK_EXIST, /* status: OK, NOT_FOUND, REBUILDING, NO_DIRECTORY. lease_ms != 0: holders lease what exists */
-    MCD_ASK_FIND,  /* where it can be read: segment, address, until; leased at its holder */
+    MCD_ASK_FIND, /* where it can be read: segment, address, until; leased at its holder. EXISTS: here, by now */
     MCD_ASK_PULL,  /* brings it into this agent's own store */
     MCD_ASK_START, /* may it be written? version */
     MCD_ASK_END, /* it was sealed here (status OK), or given up (any other status). Answered when replicas are made */
@@ -134,6 +134,7 @@ struct mcd_catalog_stats {
     uint64_t token;
     bool here, joined; /* the leader is this agent; it has our report */
     uint64_t asks[6], answered_here, cached, cache_hits, leases, recalls;
+    uint64_t leases_refused; /* keys: this host may have missed that they are over */
     uint64_t pulls, pulled_bytes, pull_failures, fenced, reports, retries,
         lag; /* lag: events not reported yet */
 };

@@ -26,6 +26,7 @@ static void leased(struct mcd_op *op, const struct mcd_op_call *oc, const Mcd__S
         uint32_t i = oc->index[j];
         struct mcd_ask_key *k = &op->ask->keys[i];
         uint8_t status = m->status.data[j];
+        struct mco_version version;
 
         if (op->keys[i].step != STEP_ASKED)
             continue;
@@ -33,6 +34,10 @@ static void leased(struct mcd_op *op, const struct mcd_op_call *oc, const Mcd__S
             op->keys[i].step = STEP_LEASE;
             op->keys[i].last = MCS_BUSY;
             mcd_op_wait(op, i, SOON_NS);
+            continue;
+        }
+        if (status == MCS_NO_DIRECTORY) {
+            mcd_op_stale(op, i);
             continue;
         }
         if (status != MCS_OK) {
@@ -48,8 +53,13 @@ static void leased(struct mcd_op *op, const struct mcd_op_call *oc, const Mcd__S
             op->keys[i].step = STEP_LEASE;
             continue;
         }
+        version = (struct mco_version){m->version_token[j], m->version_sequence[j]};
+        if (mcd_place_is_over(c, &k->key, &version)) { /* it has not heard of the later one yet */
+            mcd_op_stale(op, i);
+            continue;
+        }
         mcd_op_let_go(k);
-        k->version = (struct mco_version){m->version_token[j], m->version_sequence[j]};
+        k->version = version;
         k->size = m->size[j];
         k->crc = m->crc[j];
         k->address = m->address[j];
@@ -68,6 +78,7 @@ static void leased(struct mcd_op *op, const struct mcd_op_call *oc, const Mcd__S
             continue;
         }
         mcd_place_put(c, k, lease);
+        mcd_pulls_outdate(c, &k->key, &version);
         mcd_op_over(op, i, MCS_OK);
     }
 }
@@ -80,7 +91,16 @@ static bool try_again(uint32_t status)
     return status == MCS_REBUILDING || status == MCS_NO_DIRECTORY || status == MCS_FENCED;
 }
 
-/* Who has it, best first, and last whose bytes were wrong; this agent itself would have been asked before. */
+/* It has come here since the engine looked: put by another request, or copied by order. */
+static bool is_here(const struct mcd_op *op, uint32_t i)
+{
+    struct mco_store *s = op->catalog->store->objects;
+    uint8_t status;
+
+    return mco_exist(s, &op->ask->keys[i].key, NULL, 1, 0, op->catalog->now, &status, NULL) == 1;
+}
+
+/* Who has it, best first, and last whose bytes were wrong. */
 static void take_holders(struct mcd_op *op, uint32_t i, const Mcd__StoreFound *m, size_t at,
                          unsigned n, bool away)
 {
@@ -88,6 +108,7 @@ static void take_holders(struct mcd_op *op, uint32_t i, const Mcd__StoreFound *m
     struct mcd_catalog *c = op->catalog;
     struct mcd_op_key *k = &op->keys[i];
     struct mcd_holder *last = NULL;
+    bool own = false;
 
     k->nholders = k->at = 0;
     k->silent = away;
@@ -95,12 +116,17 @@ static void take_holders(struct mcd_op *op, uint32_t i, const Mcd__StoreFound *m
         uint32_t host = m->holders[at + j];
         struct mcd_holder *h = NULL;
 
+        own |= host < m->n_hosts && strcmp(m->hosts[host], c->agent->cluster->address) == 0;
         if (host < m->n_hosts && strcmp(m->hosts[host], c->agent->cluster->address) != 0)
             h = mcd_holder_get(c, m->hosts[host]);
         if (h != NULL && mcd_op_avoids(op, i, h))
             last = h;
         else if (h != NULL)
             k->holders[k->nholders++] = h;
+    }
+    if (own && is_here(op, i)) {
+        mcd_op_over(op, i, op->ask->kind == MCD_ASK_FIND ? MCS_EXISTS : MCS_OK);
+        return;
     }
     if (last != NULL && k->nholders < MCD_OP_HOLDERS)
         k->holders[k->nholders++] = last;
@@ -204,6 +230,8 @@ static void ended(struct mcd_op *op, const struct mcd_op_call *oc, const Mcd__St
             continue;
         }
         op->ask->keys[i].copies = j < m->copies.len ? m->copies.data[j] : 1;
+        if (m->status.data[j] == MCS_OK && op->ask->keys[i].given == MCS_OK)
+            mcd_place_outdate(op->catalog, &op->ask->keys[i].key, &op->ask->keys[i].version);
         if (m->status.data[j] ==
             MCS_NOT_OWNER) /* the put was over: nobody knows of what was sealed */
             (void)mco_remove(op->catalog->store->objects, &op->ask->keys[i].key,

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "catalog_internal.h"
+#include "agent.h"
 #include "remote.h"
 
 static struct mcd_place_set *lock(struct mcd_catalog *c, uint64_t hash)
@@ -41,11 +42,28 @@ static void clear(struct mcd_place *p)
     *p = (struct mcd_place){0};
 }
 
+/*
+ * Where it is is not known any more; that lives before `least` are over is, for some time. It is what keeps a reader from going back in
+ * time where two holders say different things: one of them has not heard yet what the other has.
+ */
+static void forget_place(const struct mcd_catalog *c, struct mcd_place *p, struct mco_version least)
+{
+    if (c->remember_ns == 0) {
+        clear(p);
+        return;
+    }
+    p->reach = NULL;
+    p->until = 0;
+    if (mco_version_compare(&p->version, &least) < 0)
+        p->version = least;
+    p->known = mcd_now_ns() + c->remember_ns;
+}
+
 /* Does the holder live as it did? */
 static bool is_good(const struct mcd_place *p)
 {
     /* partner: set_status() in describe.c */
-    return mcs_load_acquire(&p->reach->segment->remote->status) == MCS_OK;
+    return p->reach != NULL && mcs_load_acquire(&p->reach->segment->remote->status) == MCS_OK;
 }
 
 bool mcd_place_find(struct mcd_catalog *c, struct mcd_ask_key *k, uint64_t now)
@@ -132,11 +150,22 @@ void mcd_place_put(struct mcd_catalog *c, const struct mcd_ask_key *k, uint64_t 
                             .size = k->size,
                             .address = k->address,
                             .until = k->until,
+                            .known = mcd_now_ns() + c->remember_ns,
                             .lease = lease,
                             .reach = k->reach,
                             .used = ++s->clock,
                             .summed = k->summed};
     unlock(s);
+}
+
+bool mcd_place_is_over(struct mcd_catalog *c, const struct mco_key *k, const struct mco_version *v)
+{
+    struct mcd_place_set *s = lock(c, k->hash);
+    struct mcd_place *p = find(s, k);
+    bool over = p != NULL && mcd_now_ns() < p->known && mco_version_compare(v, &p->version) < 0;
+
+    unlock(s);
+    return over;
 }
 
 void mcd_place_forget(struct mcd_catalog *c, const struct mco_key *k,
@@ -145,8 +174,20 @@ void mcd_place_forget(struct mcd_catalog *c, const struct mco_key *k,
     struct mcd_place_set *s = lock(c, k->hash);
     struct mcd_place *p = find(s, k);
 
-    if (p != NULL && (upto == NULL || mco_version_compare(&p->version, upto) <= 0))
-        clear(p);
+    if (p != NULL && upto == NULL)
+        forget_place(c, p, p->version);
+    else if (p != NULL && mco_version_compare(&p->version, upto) <= 0)
+        forget_place(c, p, (struct mco_version){upto->token, upto->sequence + 1});
+    unlock(s);
+}
+
+void mcd_place_outdate(struct mcd_catalog *c, const struct mco_key *k, const struct mco_version *v)
+{
+    struct mcd_place_set *s = lock(c, k->hash);
+    struct mcd_place *p = find(s, k);
+
+    if (p != NULL && mco_version_compare(&p->version, v) < 0)
+        forget_place(c, p, *v);
     unlock(s);
 }
 
@@ -156,8 +197,10 @@ void mcd_places_drop(struct mcd_catalog *c, const struct mcd_reach *reach)
         struct mcd_place_set *s = lock(c, i);
 
         for (unsigned w = 0; w < MCD_PLACE_WAYS; w++)
-            if (s->ways[w].key != NULL && (reach == NULL || s->ways[w].reach == reach))
+            if (s->ways[w].key != NULL && reach == NULL)
                 clear(&s->ways[w]);
+            else if (s->ways[w].key != NULL && s->ways[w].reach == reach)
+                forget_place(c, &s->ways[w], s->ways[w].version);
         unlock(s);
     }
 }
@@ -170,7 +213,7 @@ uint64_t mcd_places_count(struct mcd_catalog *c)
         struct mcd_place_set *s = lock(c, i);
 
         for (unsigned w = 0; w < MCD_PLACE_WAYS; w++)
-            n += s->ways[w].key != NULL;
+            n += s->ways[w].reach != NULL;
         unlock(s);
     }
     return n;

@@ -73,6 +73,7 @@ int mcd_store_call(struct mcd_catalog *c, const char *address, struct mcd_store_
     sc->catalog = c;
     sc->own = 0;
     sc->to_master = address == NULL;
+    sc->sent = mcd_boot_ns();
     sc->ends = false;
     if (limit_ms == 0)
         limit_ms = 1;

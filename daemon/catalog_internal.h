@@ -64,6 +64,7 @@ struct mcd_store_call {
     struct mcd_call call;
     struct mcd_catalog *catalog;
     struct mcd_store_call *next; /* of those under way */
+    uint64_t sent;               /* ns of mcd_boot_ns() */
     uint32_t own;                /* to this agent's master: its number; 0: over a wire */
     uint64_t deadline;           /* likewise */
     bool to_master, ends;        /* ends: with its leader */
@@ -87,11 +88,13 @@ struct mcd_place {
     uint64_t hash, tenant;
     void *key; /* NULL: the entry is free */
     uint32_t length, crc;
-    struct mco_version version;
+    struct mco_version
+        version;    /* without a reach: the earliest that is not over, as far as is known, */
+    uint64_t known; /* ns: until then earlier lives are not believed in */
     uint64_t size, address, until;
-    uint64_t lease; /* ns that were granted */
-    struct mcd_reach *reach;
-    uint32_t used; /* when it was last looked up, by the set's clock */
+    uint64_t lease;          /* ns that were granted */
+    struct mcd_reach *reach; /* NULL: its place is not known (any more) */
+    uint32_t used;           /* when it was last looked up, by the set's clock */
     bool summed;
 };
 
@@ -146,6 +149,8 @@ struct mcd_catalog {
     uint32_t stopping;     /* control: release; engines: acquire */
     struct mcd_catalog_engine engines[MCD_ENGINES_MAX];
     struct mcd_place_set *places; /* engines and control */
+    uint64_t
+        remember_ns; /* for how long lives that were seen are remembered: until they count as lost */
     /* control */
     bool polling, again;
     uint64_t now, due; /* ns: of this round; when the next one is due */
@@ -174,6 +179,7 @@ struct mcd_catalog {
         uint64_t promised;  /* what `next` becomes when the report under way is answered */
         uint64_t silent_at; /* ns: since when the leader has not answered; 0: it does */
         bool silence_said;
+        uint64_t current_until; /* ns of mcd_boot_ns(): see mcd_report_current() */
     } report;
     /* catalog_lease.c */
     struct mcd_borrower *borrowers;
@@ -217,7 +223,11 @@ bool mcd_place_exists(struct mcd_catalog *c, const struct mco_key *k, uint64_t n
 struct mcd_reach *mcd_place_reach(struct mcd_catalog *c, const struct mco_key *k);
 /* Control thread: k's place is k->address in k->reach; lease: ns that were granted. */
 void mcd_place_put(struct mcd_catalog *c, const struct mcd_ask_key *k, uint64_t lease);
-/* Forgets it; upto NULL: whatever version is known. */
+/* A later life of the key than this one was seen here lately, or this one was called back: it is over, whoever says that he has it. */
+bool mcd_place_is_over(struct mcd_catalog *c, const struct mco_key *k, const struct mco_version *v);
+/* This life of it is there: what is known of the place of an earlier one is over. */
+void mcd_place_outdate(struct mcd_catalog *c, const struct mco_key *k, const struct mco_version *v);
+/* Forgets where it is, up to this life; upto NULL: whichever is known. */
 void mcd_place_forget(struct mcd_catalog *c, const struct mco_key *k,
                       const struct mco_version *upto);
 /* All that are in this reach; NULL: all. */
@@ -298,6 +308,8 @@ int mcd_pull_begin(struct mcd_catalog *c, struct mcd_op *op, uint32_t i, struct 
 /* These lives are not to be here: pulls of them that are under way come to nothing. Then comes their removal
  * (mco_remove()): between the two nothing slips through. */
 void mcd_pulls_unwant(struct mcd_catalog *c, const struct mcd_over *over, uint32_t n);
+/* This life of the key is there: pulls of earlier ones come to nothing. */
+void mcd_pulls_outdate(struct mcd_catalog *c, const struct mco_key *k, const struct mco_version *v);
 void mcd_pulls_poll(struct mcd_catalog *c);
 /* Engine. */
 bool mcd_pulls_turn(struct mcd_engine *g, struct mcd_catalog_engine *e);
@@ -309,6 +321,9 @@ void mcd_pulls_stop(struct mcd_catalog *c);
 void mcd_report_poll(struct mcd_catalog *c);
 /* Another leader, or none. */
 void mcd_report_leader(struct mcd_catalog *c);
+/* Does the leader wait for this agent before it says that a life is over that may be here? Else nothing here is leased: it may be over,
+ * and this agent has not heard of it. */
+bool mcd_report_current(const struct mcd_catalog *c);
 /* Something of weight has happened: reported in this round. */
 void mcd_report_soon(struct mcd_catalog *c);
 void mcd_report_stop(struct mcd_catalog *c);

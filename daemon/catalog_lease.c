@@ -93,6 +93,13 @@ static void keep_one(struct mcd_catalog *c, const struct mco_key *key, const str
                              : MCS_SOFT_PIN_MAX_MS);
 }
 
+/* What is here may be over: whoever asks is to ask the leader. */
+static void refuse_all(struct mcd_catalog *c, struct leased *l, int64_t n)
+{
+    memset(l->status, MCS_NO_DIRECTORY, (size_t)n);
+    c->stats.leases_refused += (uint64_t)n;
+}
+
 /* One object: where it is, and that it stays there. */
 static void lease_one(struct mcd_catalog *c, const struct mco_key *key, uint64_t until,
                       const struct leased *out, uint32_t i)
@@ -160,6 +167,24 @@ static uint64_t lease_time(struct mcd_catalog *c, const Mcd__StoreLease *r, uint
     return copy < most ? copy : most;
 }
 
+static void lease_all(struct mcd_catalog *c, const Mcd__StoreLease *r, struct leased *l, uint32_t n,
+                      uint64_t until)
+{
+    const uint8_t *at = r->keys.data;
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct mco_key key = mcd_names_next(&at, r->tenant);
+
+        if (r->exist)
+            (void)mco_exist(c->store->objects, &key, NULL, 1, until - c->now, c->now, &l->status[i],
+                            NULL);
+        else
+            lease_one(c, &key, until, l, i);
+        if (r->keep && !r->exist)
+            keep_one(c, &key, l, i);
+    }
+}
+
 void mcd_lease_on_lease(struct mcd_catalog *c, struct mcd_peer *p, const struct mcd_wire_header *h,
                         const uint8_t *payload, size_t size)
 {
@@ -193,19 +218,12 @@ void mcd_lease_on_lease(struct mcd_catalog *c, struct mcd_peer *p, const struct 
         mcd_peer_answer(p, h, MCS_NO_MEMORY, NULL);
         goto out;
     }
-    at = r->keys.data;
-    for (uint32_t i = 0; i < n; i++) {
-        struct mco_key key = mcd_names_next(&at, r->tenant);
-
-        if (r->exist)
-            (void)mco_exist(c->store->objects, &key, NULL, 1, ms * MCD_MS, c->now, &l.status[i],
-                            NULL);
-        else
-            lease_one(c, &key, until, &l, i);
-        if (r->keep && !r->exist)
-            keep_one(c, &key, &l, i);
+    if (mcd_report_current(c)) {
+        lease_all(c, r, &l, (uint32_t)n, until);
+        note_borrower(c, p, until);
+    } else {
+        refuse_all(c, &l, n);
     }
-    note_borrower(c, p, until);
     m.lease_ms = (uint32_t)ms;
     m.status = (ProtobufCBinaryData){.data = l.status, .len = (size_t)n};
     if (!r->exist) {

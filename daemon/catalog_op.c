@@ -163,6 +163,26 @@ void mcd_op_elsewhere(struct mcd_op *op, uint32_t i, enum mcs_status why)
     }
 }
 
+void mcd_op_stale(struct mcd_op *op, uint32_t i)
+{
+    const struct mco_key *key = &op->ask->keys[i].key;
+    struct mcd_op_key *k = &op->keys[i];
+    const struct mcd_reach *reach = k->holders[k->at]->reach;
+
+    if (reach != NULL && mcd_place_reach(op->catalog, key) == reach)
+        mcd_place_forget(op->catalog, key, NULL);
+    k->silent = true;
+    if (k->at + 1 < k->nholders) {
+        k->at++;
+        k->step = STEP_LEASE;
+        return;
+    }
+    k->at = 0;
+    if (!op->from)
+        k->nholders = 0;
+    mcd_op_again(op, i, MCS_PEER_UNREACHABLE);
+}
+
 /* No answer: why. */
 static void failed(struct mcd_op *op, const struct mcd_op_call *oc, uint32_t status)
 {

@@ -68,6 +68,8 @@ void mcd_op_over(struct mcd_op *op, uint32_t i, enum mcs_status status);
 void mcd_op_again(struct mcd_op *op, uint32_t i, enum mcs_status why);
 /* This holder does not give it: the next one, or the master once more. */
 void mcd_op_elsewhere(struct mcd_op *op, uint32_t i, enum mcs_status why);
+/* This holder may have missed that the key's life is over: the next one, or the master once more, a little later. */
+void mcd_op_stale(struct mcd_op *op, uint32_t i);
 /* What waits is looked at then, at the latest. */
 void mcd_op_later(struct mcd_op *op, uint64_t ns);
 /* Key i is asked for then, or when something has changed that it may have waited for; not at once. */

@@ -105,12 +105,35 @@ static void give_back(struct mcd_reach **r)
     *r = NULL;
 }
 
+static bool same_key(const struct mco_key *a, const struct mco_key *b)
+{
+    return a->hash == b->hash && a->tenant == b->tenant && a->length == b->length &&
+           memcmp(a->bytes, b->bytes, a->length) == 0;
+}
+
 void mcd_pulls_unwant(struct mcd_catalog *c, const struct mcd_over *over, uint32_t n)
 {
     for (struct mcd_pull *p = c->pulls; p != NULL; p = p->all_next)
         if (mcd_over_has(over, n, &p->key, &p->view.version))
             mcs_store_relaxed(&p->unwanted, 1u);
     mcs_fence_full(); /* before the removal that follows; partner: tell() */
+}
+
+void mcd_pulls_outdate(struct mcd_catalog *c, const struct mco_key *k, const struct mco_version *v)
+{
+    struct mcd_over over = {.key = *k};
+    bool any = false;
+
+    for (struct mcd_pull *p = c->pulls; p != NULL; p = p->all_next)
+        if (mco_version_compare(&p->view.version, v) < 0 && same_key(&p->key, k) &&
+            (!any || mco_version_compare(&over.upto, &p->view.version) < 0)) {
+            over.upto = p->view.version;
+            any = true;
+        }
+    if (!any)
+        return;
+    mcd_pulls_unwant(c, &over, 1);
+    (void)mco_remove(c->store->objects, k, &over.upto, true, c->now);
 }
 
 static void free_pull(struct mcd_catalog *c, struct mcd_pull *p)

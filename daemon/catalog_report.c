@@ -12,6 +12,8 @@
 
 #define REPORT_NS (50 * MCD_MS)    /* between looks for events */
 #define SILENCE_NS (2000 * MCD_MS) /* of the leader, before it is said */
+#define STALE_NS (200 * MCD_MS)    /* between beats while it is not known to be current */
+#define DRIFT 64u                  /* part of a promise by which two hosts' clocks may differ */
 #define FLAG_THERE 1u
 #define FLAG_DISK 2u
 #define COPIES_SHIFT 8
@@ -91,19 +93,42 @@ static bool add_event(void *context, uint64_t number, const struct mco_event *e,
     return more && !b->failed;
 }
 
+/* ---- what the leader promises ----------------------------------------------------------------- */
+
+bool mcd_report_current(const struct mcd_catalog *c)
+{
+    return mcd_boot_ns() < c->report.current_until;
+}
+
+static void take_promise(struct mcd_catalog *c, uint64_t sent, uint32_t ms, bool stale)
+{
+    uint64_t until = sent + ms * MCD_MS - ms * MCD_MS / DRIFT, known = c->report.current_until;
+
+    if (ms == 0)
+        until =
+            stale ? 0 : UINT64_MAX; /* of a leader that knows of no promises, nothing is asked */
+    if (ms == 0 || known == UINT64_MAX || known < until)
+        c->report.current_until = until;
+}
+
 /* ---- reporting ---------------------------------------------------------------------------------- */
 
 static void reported(struct mcd_store_call *sc, uint32_t status, const uint8_t *payload,
                      size_t size)
 {
     struct mcd_catalog *c = sc->catalog;
+    Mcd__StoreReported *m =
+        payload == NULL ? NULL : mcd__store_reported__unpack(NULL, size, payload);
+    uint64_t sent = sc->sent;
 
-    (void)payload;
-    (void)size;
     free(sc);
     c->report.reporting = NULL;
     c->stir++;
     c->again = true;
+    if (status == MCS_OK && m != NULL && m->token == c->leader_token)
+        take_promise(c, sent, m->current_ms, m->stale);
+    if (m != NULL)
+        mcd__store_reported__free_unpacked(m, NULL);
     if (status == MCS_OK) {
         c->stats.reports++;
         c->report.first = false;
@@ -270,7 +295,7 @@ static void joined(struct mcd_store_call *sc, uint32_t status, const uint8_t *pa
 {
     struct mcd_catalog *c = sc->catalog;
     Mcd__StoreJoined *m = payload == NULL ? NULL : mcd__store_joined__unpack(NULL, size, payload);
-    uint64_t known = mco_token(c->store->objects);
+    uint64_t known = mco_token(c->store->objects), sent = sc->sent;
 
     free(sc);
     c->report.joining = NULL;
@@ -281,6 +306,7 @@ static void joined(struct mcd_store_call *sc, uint32_t status, const uint8_t *pa
         not_joined(c);
     } else if (status == MCS_OK && m != NULL) {
         c->leader_token = m->token;
+        take_promise(c, sent, m->current_ms, m->stale);
         take_joined(c, m);
         tell_joined(c);
     } else {
@@ -296,10 +322,12 @@ static void beat(struct mcd_catalog *c)
     Mcd__StoreJoin m = MCD__STORE_JOIN__INIT;
     struct mcd_store_call *sc = calloc(1, sizeof(*sc));
     struct mco_stats s;
-    uint64_t first, next;
+    uint64_t first, next, stale = STALE_NS + (c->now >> 7) % STALE_NS;
+    bool current = mcd_report_current(c);
 
-    c->report.beat_at =
-        c->now + (c->report.joined ? c->report.beat_ns : REPORT_NS + (c->now >> 7) % REPORT_NS);
+    c->report.beat_at = c->now + (!c->report.joined ? REPORT_NS + (c->now >> 7) % REPORT_NS
+                                  : current || c->report.beat_ns < stale ? c->report.beat_ns
+                                                                         : stale);
     if (sc == NULL)
         return;
     mco_get_stats(c->store->objects, &s);
@@ -313,6 +341,7 @@ static void beat(struct mcd_catalog *c)
     m.draining = c->report.draining;
     m.token = mco_token(c->store->objects);
     m.next = next;
+    m.current = current;
     sc->answered = joined;
     if (mcd_store_call(c, NULL, sc, MCD_WIRE_STORE_JOIN, &m.base, MCD_CALL_MS) == 0) {
         c->report.joining = sc;

@@ -256,8 +256,10 @@ static const struct mcd_key keys[] = {
      false},
     {"store", "gone_ms", NUMBER, K(store_gone_ms), "60000", 50, 86400000, NULL, "milliseconds",
      "silence after which its objects count as lost and replicas are made anew", false},
-    {"store", "rebuild_ms", NUMBER, K(store_rebuild_ms), "5000", 10, 600000, NULL, "milliseconds",
-     "how long a new leader waits for reports of agents that do not come", false},
+    {"store", "rebuild_ms", NUMBER, K(store_rebuild_ms), "5000", 100, 600000, NULL, "milliseconds",
+     "how long a new leader waits for reports of agents that do not come; agents that hear of no "
+     "leader for so long lease nothing to others",
+     false},
     {"store", "put_ms", NUMBER, K(store_put_ms), "600000", 50, 86400000, NULL, "milliseconds",
      "after which a put that has not ended is undone", false},
     {"store", "disk", TEXT, K(store_disk), "", 0, 255, NULL, "path",

@@ -38,12 +38,22 @@
 #define STOP_NS UINT64_C(5000000000)   /* how long a clean stop may take */
 #define DRAIN_NS UINT64_C(100000000)   /* and what is under way before a restart */
 
-uint64_t mcd_now_ns(void)
+static uint64_t clock_ns(clockid_t clock)
 {
     struct timespec ts;
 
-    clock_gettime(CLOCK_MONOTONIC, &ts);
+    clock_gettime(clock, &ts);
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+uint64_t mcd_now_ns(void)
+{
+    return clock_ns(CLOCK_MONOTONIC);
+}
+
+uint64_t mcd_boot_ns(void)
+{
+    return clock_ns(CLOCK_BOOTTIME);
 }
 
 uint64_t mcd_incarnation(void)

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "log.h"
 #include "shm/status.h"
@@ -167,15 +166,6 @@ static void step_down(struct mcd_master *m)
     m->d = NULL;
 }
 
-/* The clock of leases: it goes on while the whole host is suspended. */
-static uint64_t lease_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_BOOTTIME, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 /* A leader without an election takes a greater token. */
 static void raise_own(struct mcd_master *m)
 {
@@ -202,7 +192,7 @@ static bool look(struct mcd_master *m)
         return m->d != NULL;
     }
     mcm_lead_get(m->agent->cluster->meta, &l);
-    leads = l.mine && lease_ms() + MARGIN_MS < l.until;
+    leads = l.mine && mcd_boot_ns() / MCD_MASTER_MS + MARGIN_MS < l.until;
     if (m->busy != 0)
         return m->d != NULL && leads && l.token == m->token;
     if (m->d != NULL && (!leads || l.token != m->token))

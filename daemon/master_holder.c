@@ -10,6 +10,9 @@
 #include "log.h"
 #include "shm/status.h"
 
+#define BEATS 4u          /* of a holder within the time that it is promised */
+#define BEAT_LEAST_MS 20u /* between them */
+
 struct mcd_joined *mcd_joined_of(struct mcd_master *m, const struct mcd_peer *peer)
 {
     struct mcd_joined *j = m->joined;
@@ -128,6 +131,24 @@ static void refuse_join(struct mcd_master *m, const struct mcd_asker *who, uint3
     mcd_master_reply(m, who, status, &a.base);
 }
 
+/* For how long the holder may lease what it has, ms; 0: not now. */
+static uint32_t promise(struct mcd_master *m, uint32_t holder)
+{
+    return (uint32_t)(mco_directory_promise(m->d, holder, mcd_now_ns()) / MCD_MASTER_MS);
+}
+
+/* How often it is to say that it lives: several times within the time that is promised to it. */
+static uint32_t beat_ms(const struct mcd_master *m)
+{
+    const struct mcd_config *c = &m->agent->config;
+    uint64_t promised = c->store_rebuild_ms != 0 && c->store_rebuild_ms < c->store_away_ms
+                            ? c->store_rebuild_ms
+                            : c->store_away_ms;
+    uint64_t often = promised / BEATS < BEAT_LEAST_MS ? BEAT_LEAST_MS : promised / BEATS;
+
+    return (uint32_t)(c->store_beat_ms < often ? c->store_beat_ms : often);
+}
+
 void mcd_master_on_join(struct mcd_master *m, const struct mcd_asker *who, const Mcd__StoreJoin *q)
 {
     Mcd__StoreJoined a = MCD__STORE_JOINED__INIT;
@@ -135,7 +156,8 @@ void mcd_master_on_join(struct mcd_master *m, const struct mcd_asker *who, const
                            .life = q->life,
                            .capacity = q->capacity,
                            .used = q->used,
-                           .draining = q->draining};
+                           .draining = q->draining,
+                           .current = q->current};
     char address[MCD_ADDRESS_TEXT_MAX];
     const char *why = wrong(q, address);
     struct mcd_joined *j;
@@ -170,7 +192,9 @@ void mcd_master_on_join(struct mcd_master *m, const struct mcd_asker *who, const
     }
     a.token = m->token;
     a.report = report;
-    a.beat_ms = (uint32_t)m->agent->config.store_beat_ms;
+    a.beat_ms = beat_ms(m);
+    a.current_ms = promise(m, holder);
+    a.stale = a.current_ms == 0;
     a.told = report ? 0 : j->told;
     a.draining = mco_directory_holder_at(m->d, holder)->draining;
     mcd_master_reply(m, who, MCS_OK, &a.base);
@@ -226,6 +250,8 @@ void mcd_master_on_report(struct mcd_master *m, const struct mcd_asker *who,
         mco_directory_report_ends(m->d, j->holder, now);
     if (!q->full || q->last)
         j->told = q->next;
+    a.current_ms = promise(m, j->holder);
+    a.stale = a.current_ms == 0;
     a.token = m->token;
     mcd_master_reply(m, who, MCS_OK, &a.base);
 }

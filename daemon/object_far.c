@@ -51,6 +51,10 @@ static void ask_places(struct mcd_object *r, struct mcd_window *w)
 /* Where its own catalog says that it is. */
 static void take_place(struct mcd_object *r, struct mcd_item *it, const struct mcd_ask_key *k)
 {
+    if (k->status == MCS_EXISTS) {
+        it->state = MCD_ITEM_MEASURED; /* as one that was here from the start */
+        return;
+    }
     if (k->status != MCS_OK) {
         /* its holder may have dropped it meanwhile because of that */
         bool dropped = it->damaged && k->status == MCS_NOT_FOUND;

@@ -92,6 +92,18 @@ bool mco_directory_rebuilding(const struct mco_directory *d, uint64_t now)
     return waiting;
 }
 
+void mco_rebuilt_look(struct mco_directory *d, uint64_t now)
+{
+    if (d->rebuilt || mco_directory_rebuilding(d, now))
+        return;
+    d->rebuilt = true;
+    d->repair = true;
+    /* from here on lives are over whether these have them or not */
+    for (uint32_t i = 0; i < d->nmembers; i++)
+        if (d->members[i] != NULL && !d->members[i]->told)
+            mco_holder_stale(d->members[i]);
+}
+
 uint64_t mco_directory_members(struct mco_directory *d, uint64_t now,
                                void (*each)(void *context, const char *address), void *context)
 {
@@ -188,9 +200,16 @@ static uint32_t place(struct mco_directory *d)
     return MCO_NO_HOLDER;
 }
 
+void mco_holder_stale(struct mco_member *h)
+{
+    h->current = false;
+    mco_duties_owe(h);
+}
+
 void mco_holder_gone(struct mco_directory *d, struct mco_member *h)
 {
     h->state = MCO_HOLDER_GONE;
+    mco_holder_stale(h);
     h->connected = false;
     h->told = false;
     h->turn = (h->turn + 1) & 7;
@@ -225,6 +244,7 @@ uint32_t mco_directory_join(struct mco_directory *d, const struct mco_holder *in
     struct mco_expected *x;
     bool again;
 
+    mco_rebuilt_look(d, now); /* before this one is waited for */
     if (h == NULL) {
         i = place(d);
         if (i == MCO_NO_HOLDER)
@@ -240,6 +260,7 @@ uint32_t mco_directory_join(struct mco_directory *d, const struct mco_holder *in
         h->info = *info;
         h->ordered =
             info->draining; /* what an earlier leader has ordered; from here on this one's word counts */
+        h->current = info->current && !d->rebuilt;
         replaced(d, info);
         x = expected(d, info->address);
         if (x != NULL)
@@ -248,8 +269,10 @@ uint32_t mco_directory_join(struct mco_directory *d, const struct mco_holder *in
     again = h->info.life != info->life || h->state == MCO_HOLDER_GONE;
     if (h->info.life != info->life)
         mco_puts_undo(d, i);
-    if (again)
+    if (again) {
         h->told = false;
+        mco_holder_stale(h);
+    }
     if (again || !h->connected)
         mco_duties_again(d, h, false);
     h->info = *info;
@@ -271,6 +294,25 @@ void mco_directory_heard(struct mco_directory *d, uint32_t holder, uint64_t now)
     h->heard = now;
     if (h->state == MCO_HOLDER_AWAY)
         h->state = h->told ? MCO_HOLDER_HERE : MCO_HOLDER_REPORTING;
+}
+
+uint64_t mco_directory_promise(struct mco_directory *d, uint32_t holder, uint64_t now)
+{
+    uint64_t most =
+        d->o.rebuild_ns != 0 && d->o.rebuild_ns < d->o.away_ns ? d->o.rebuild_ns : d->o.away_ns;
+    struct mco_member *h = mco_member(d, holder);
+    uint64_t end = d->created + d->o.rebuild_ns; /* of the rebuilding */
+
+    mco_rebuilt_look(d, now);
+    if (h == NULL || !h->connected || h->state > MCO_HOLDER_HERE)
+        return 0;
+    if (d->rebuilt && h->told && h->owed == 0)
+        h->current = true;
+    if (!h->current)
+        return 0;
+    if (h->told) /* it is waited for from now on */
+        return most;
+    return now >= end ? 0 : end - now < most ? end - now : most;
 }
 
 void mco_directory_stood_still(struct mco_directory *d, uint64_t ns)

@@ -61,6 +61,8 @@ struct mco_holder {
     char address[MCO_TEXT_MAX], domain[MCO_TEXT_MAX]; /* domain "": its own */
     uint64_t capacity, used;                          /* bytes */
     bool draining;
+    bool
+        current; /* the leader before this one has promised it, for now: see mco_directory_promise() */
 };
 /* Joins, or says how it is; heard of now. *report: its objects have to be told in full. Its index, or MCO_NO_HOLDER: too many. */
 uint32_t mco_directory_join(struct mco_directory *d, const struct mco_holder *h, uint64_t now,
@@ -77,6 +79,12 @@ void mco_directory_left(struct mco_directory *d, uint32_t holder, uint64_t now);
 /* By order, until it is taken back. What a holder says of itself counts when it joins for the first time: it was told so by the
  * leader before. */
 void mco_directory_drain(struct mco_directory *d, uint32_t holder, bool drain);
+/*
+ * ns for which whoever leads waits for this holder before it says that a life is over which that one may have: for so long what it
+ * has may be leased, counted from when it sent what was just heard. 0: it may have a life that is over, or it is not known yet
+ * whether it has one. Never longer than a leader that comes next waits for reports, which keeps the promise.
+ */
+uint64_t mco_directory_promise(struct mco_directory *d, uint32_t holder, uint64_t now);
 /* Entries that name it. */
 uint64_t mco_directory_objects(const struct mco_directory *d, uint32_t holder);
 

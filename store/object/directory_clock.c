@@ -22,6 +22,7 @@ static void states(struct mco_directory *d, uint64_t now)
             continue;
         if (h->state <= MCO_HOLDER_HERE && now - h->heard >= d->o.away_ns) {
             h->state = MCO_HOLDER_AWAY;
+            mco_holder_stale(h);
             mco_puts_undo(d, i);
             mco_duties_again(d, h, true);
         }
@@ -184,10 +185,7 @@ bool mco_directory_tick(struct mco_directory *d, uint64_t now)
 {
     bool more;
 
-    if (!d->rebuilt && !mco_directory_rebuilding(d, now)) {
-        d->rebuilt = true;
-        d->repair = true;
-    }
+    mco_rebuilt_look(d, now);
     states(d, now);
     old_puts(d, now);
     mco_duties_late(d, now);

@@ -36,6 +36,7 @@ struct mco_duty {
     uint32_t holder, from;
     uint8_t kind, tries;
     bool once; /* it was given once: it may have been done, whatever came back */
+    bool owed; /* DROP: nobody waits for it, so its holder is not current before it is done */
 };
 
 struct mco_opened { /* a put that is under way */
@@ -82,6 +83,7 @@ struct mco_member {
     bool connected;
     bool ordered;                     /* to be emptied, by order */
     bool told;                        /* has reported in full in this reign */
+    bool current;                     /* nothing was said to be over that it may still have */
     uint8_t turn;                     /* of its reports, 0 .. 7 */
     uint8_t scan;                     /* MCO_SCAN_*: wanted from the next pass on */
     uint8_t scans;                    /* in this pass */
@@ -89,6 +91,7 @@ struct mco_member {
     struct mco_list due[2], given[2]; /* copies and moves; drops */
     uint64_t ngiven[2], nmoves;       /* nmoves: duties that pull from it for a drain */
     uint64_t puts;                    /* that it has under way */
+    uint64_t owed;                    /* duties of the kind */
     uint64_t drain_at;                /* when a drain looks again */
 };
 
@@ -158,6 +161,10 @@ int mco_entry_slot(const struct mco_entry *e, uint32_t holder);
 /* False: it has as many as it can. */
 bool mco_entry_add(struct mco_directory *d, struct mco_entry *e, uint32_t holder, bool disk);
 void mco_entry_drop(struct mco_directory *d, struct mco_entry *e, int slot);
+/* It may have lives that are said to be over: whatever it is to drop is owed. */
+void mco_holder_stale(struct mco_member *h);
+/* Is the rebuilding over? Then it is from here on, whoever joins. */
+void mco_rebuilt_look(struct mco_directory *d, uint64_t now);
 /* What it had is lost, as far as it does not come back and tell. */
 void mco_holder_gone(struct mco_directory *d, struct mco_member *h);
 
@@ -179,6 +186,8 @@ void mco_duty_end(struct mco_directory *d, struct mco_duty *y);
 void mco_duties_cancel(struct mco_directory *d, struct mco_entry *e);
 /* A holder is away, or has a new connection: what was given is due again; away: copies go elsewhere. */
 void mco_duties_again(struct mco_directory *d, struct mco_member *h, bool away);
+/* Nobody waits any more for what it is to drop. */
+void mco_duties_owe(struct mco_member *h);
 struct mco_duty *mco_duty_of(const struct mco_entry *e, uint32_t holder, unsigned kind);
 void mco_duties_late(struct mco_directory *d, uint64_t now);
 /* Who gets one more copy, or MCO_NO_HOLDER. */

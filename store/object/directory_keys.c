@@ -229,12 +229,17 @@ static void switch_to(struct mco_directory *d, struct mco_entry *e, const struct
     mco_entry_add(d, e, holder, r->disk);
 }
 
-/* May a life that this directory has not begun be taken for what it is? */
+/*
+ * May a life whose put this directory has not begun, or has undone, be taken for what it is? Where it was sealed it has taken the place
+ * of what was there before, which must not be lost for nothing: it is refused only for what is later.
+ */
 static bool taken_over(const struct mco_directory *d, const struct mco_entry *e,
                        const struct mco_version *v)
 {
-    if (v->token >= d->o.token)
-        return false; /* begun here and undone, or of a later leader, who will have it */
+    const struct mco_version newest = {d->o.token, d->sequence};
+
+    if (mco_version_compare(v, &newest) > 0)
+        return false; /* of a later leader, who will have it, or of none */
     return (e == NULL || mco_version_compare(v, &e->version) > 0) &&
            mco_version_compare(v, &d->floor) > 0;
 }
@@ -438,7 +443,8 @@ static void there(struct mco_directory *d, uint32_t holder, const struct mco_rep
         mco_duty_drop(d, e, holder, &r->version);
     if (r->copies > e->copies || (order > 0 && r->copies != 0))
         e->copies = r->copies > MCS_REPLICAS_MAX ? (uint8_t)MCS_REPLICAS_MAX : r->copies;
-    if ((y = mco_duty_of(e, holder, MCO_ORDER_COPY)) != NULL &&
+    /* one that was given is over when that is said: this may be an earlier event, and the copy still be made */
+    if ((y = mco_duty_of(e, holder, MCO_ORDER_COPY)) != NULL && !y->once &&
         mco_version_compare(&y->version, &r->version) == 0)
         mco_duty_end(d, (struct mco_duty *)y);
 }
@@ -489,6 +495,8 @@ void mco_directory_report_begins(struct mco_directory *d, uint32_t holder)
     if (h == NULL || h->state == MCO_HOLDER_GONE)
         return;
     h->told = false;
+    if (d->rebuilt)
+        mco_holder_stale(h); /* what it has is not what it has told */
     h->state = MCO_HOLDER_REPORTING;
     h->turn = (h->turn + 1) & 7;
     h->marked = 0;

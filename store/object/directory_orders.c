@@ -62,6 +62,20 @@ static void make_due(struct mco_directory *d, struct mco_duty *y)
     append(&h->due[i], y);
 }
 
+static void owe(struct mco_member *h, struct mco_duty *y)
+{
+    h->owed += !y->owed;
+    y->owed = true;
+}
+
+void mco_duties_owe(struct mco_member *h)
+{
+    for (struct mco_duty *y = h->due[DROPS].first; y != NULL; y = y->after)
+        owe(h, y);
+    for (struct mco_duty *y = h->given[DROPS].first; y != NULL; y = y->after)
+        owe(h, y);
+}
+
 static struct mco_duty *add(struct mco_directory *d, struct mco_entry *e, enum mco_order_kind kind,
                             uint32_t holder, uint32_t from, const struct mco_version *version)
 {
@@ -76,6 +90,8 @@ static struct mco_duty *add(struct mco_directory *d, struct mco_entry *e, enum m
     y->version = y->since = *version;
     y->next = e->duties;
     e->duties = y;
+    if (kind == MCO_ORDER_DROP && !d->members[holder]->current)
+        owe(d->members[holder], y);
     append(&d->members[holder]->due[list_of(y)], y);
     count(d, y, 1);
     return y;
@@ -93,6 +109,7 @@ void mco_duty_end(struct mco_directory *d, struct mco_duty *y)
     take(y->given != 0 ? &h->given[i] : &h->due[i], y);
     if (y->given != 0)
         h->ngiven[i]--;
+    h->owed -= y->owed;
     count(d, y, -1);
     free(y);
 }
@@ -112,11 +129,15 @@ void mco_duty_drop(struct mco_directory *d, struct mco_entry *e, uint32_t holder
     struct mco_duty *y = mco_duty_of(e, holder, MCO_ORDER_DROP);
 
     if (y == NULL) {
-        if (add(d, e, MCO_ORDER_DROP, holder, MCO_NO_HOLDER, upto) == NULL)
+        if (add(d, e, MCO_ORDER_DROP, holder, MCO_NO_HOLDER, upto) == NULL) {
             d->members[holder]->told =
                 false; /* no memory: it tells everything, and is ordered then */
+            mco_holder_stale(d->members[holder]);
+        }
         return;
     }
+    if (!d->members[holder]->current)
+        owe(d->members[holder], y);
     if (mco_version_compare(upto, &y->since) < 0)
         y->since = *upto;
     if (mco_version_compare(upto, &y->version) > 0) {
@@ -153,6 +174,7 @@ bool mco_duties_forget(struct mco_directory *d, struct mco_entry *e)
             return false;
     while (e->duties != NULL) {
         d->members[e->duties->holder]->told = false;
+        mco_holder_stale(d->members[e->duties->holder]);
         mco_duty_end(d, e->duties);
     }
     return true;

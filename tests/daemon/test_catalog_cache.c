@@ -120,6 +120,41 @@ Test(catalog_cache, a_life_that_is_over_is_forgotten_and_a_later_one_is_not)
     fini(&w);
 }
 
+/* Two holders may say different things for a moment: what was seen once is not gone back behind. */
+Test(catalog_cache, earlier_lives_than_the_last_one_seen_are_over)
+{
+    struct mco_version three = {1, 3}, four = {1, 4}, five = {1, 5}, six = {1, 6};
+    struct place_world w;
+    struct mcd_ask_key k = key("a"), other = key("b");
+
+    init(&w);
+    w.c->remember_ns = UINT64_C(1000000000000);
+    cr_assert(!mcd_place_is_over(w.c, &k.key, &three));
+    put(&w, "a", 0, 4, 9 * LEASE);
+    cr_assert(mcd_place_is_over(w.c, &k.key, &three) && !mcd_place_is_over(w.c, &k.key, &four));
+    cr_assert(!mcd_place_is_over(w.c, &other.key, &three), "of another key nothing is known");
+    mcd_place_forget(w.c, &k.key, NULL);
+    cr_assert(!find(&w, &k, 0) && mcd_place_reach(w.c, &k.key) == NULL);
+    cr_assert_eq(mcd_places_count(w.c), 0u);
+    cr_assert(mcd_place_is_over(w.c, &k.key, &three) && !mcd_place_is_over(w.c, &k.key, &four));
+    mcd_place_forget(w.c, &k.key, &four); /* called back, or dropped */
+    cr_assert(mcd_place_is_over(w.c, &k.key, &four) && !mcd_place_is_over(w.c, &k.key, &five));
+    put(&w, "a", 1, 5, 9 * LEASE);
+    cr_assert(find(&w, &k, 0));
+    mcd_place_outdate(w.c, &k.key, &five);
+    cr_assert(find(&w, &k, 0), "it is that one");
+    mcd_place_outdate(w.c, &k.key, &six);
+    cr_assert(!find(&w, &k, 0) && mcd_place_is_over(w.c, &k.key, &five));
+    put(&w, "a", 1, 6, 9 * LEASE);
+    mcd_places_drop(w.c, &w.reaches[1]);
+    cr_assert(!find(&w, &k, 0) && mcd_place_is_over(w.c, &k.key, &five));
+    w.c->remember_ns = 1; /* it counts as lost some time, and what is then there is what there is */
+    put(&w, "a", 1, 6, 9 * LEASE);
+    mcd_place_forget(w.c, &k.key, NULL);
+    cr_assert(!mcd_place_is_over(w.c, &k.key, &five));
+    fini(&w);
+}
+
 Test(catalog_cache, a_holder_of_another_life_is_not_found)
 {
     struct place_world w;

@@ -86,6 +86,29 @@ static void all_here(struct world *x)
     }
 }
 
+/* The leader waits for them before it says that anything is over, so long after what they have sent. */
+Test(master, holders_hear_for_how_long_they_are_waited_for)
+{
+    struct world *x = world_create();
+    uint64_t away = x->agent.config.store_away_ms;
+    const Mcd__StoreReported *r;
+    struct keys none = {0};
+
+    cr_assert_eq(join_as(x, 0, 1, 1, 0), MCS_OK);
+    cr_assert(joined(x, 0)->stale && joined(x, 0)->current_ms == 0, "what it has is not known yet");
+    cr_assert_eq(report(x, 0, &none, true, 1), MCS_OK);
+    r = (const Mcd__StoreReported *)x->agents[0].answer;
+    cr_assert(!r->stale && r->current_ms == away, "%u", r->current_ms);
+    cr_assert_eq(join_as(x, 0, 1, 1, token(x)), MCS_OK);
+    cr_assert(!joined(x, 0)->stale && joined(x, 0)->current_ms == away);
+    cr_assert_eq(joined(x, 0)->beat_ms, x->agent.config.store_beat_ms);
+    x->agent.config.store_rebuild_ms =
+        400; /* the next leader waits for them for no longer than that */
+    cr_assert_eq(join_as(x, 0, 1, 1, token(x)), MCS_OK);
+    cr_assert_eq(joined(x, 0)->beat_ms, 100u, "several times meanwhile");
+    world_destroy(x);
+}
+
 static uint32_t find(struct world *x, unsigned i, const char *text, uint16_t type)
 {
     Mcd__StoreFind q = MCD__STORE_FIND__INIT;

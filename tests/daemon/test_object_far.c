@@ -114,6 +114,33 @@ Test(object_far, a_lease_that_ran_out)
     far_fini(&o);
 }
 
+/* Between this host's look and the directory's answer. */
+Test(object_far, one_that_has_come_here_meanwhile_is_read_here)
+{
+    static struct ob o;
+    struct mcs_object_result r;
+
+    for (unsigned later = 0; later < 2; later++) {
+        far_init(&o, 64 << 10);
+        w.later = later != 0;
+        ob_put(&o, "room", 900000, 100, 0);
+        have("far", 5000);
+        have("comes", 3000)->comes = true;
+        ob_begin(&o, MCS_OP_GET, 0);
+        ob_name(&o, "far");
+        ob_piece(&o, 0, 5000);
+        ob_name(&o, "comes");
+        ob_piece(&o, 5000, 3000);
+        cr_assert_eq(ob_ok(&o), 8000u);
+        r = ob_result(&o, 1);
+        cr_assert(r.status == MCS_OK && r.size == 3000, "%u", r.status);
+        cr_assert_arr_eq(o.f.local.map, w.there[0].data, 5000);
+        cr_assert_arr_eq(o.f.local.map + 5000, w.there[1].data, 3000);
+        cr_assert(w.asked[MCD_ASK_FIND] == 1 && w.legs_begun == 1);
+        far_fini(&o);
+    }
+}
+
 Test(object_far, damaged_on_its_way)
 {
     static struct ob o;

@@ -47,16 +47,50 @@ Test(directory, a_put_is_given_up_or_lost_with_its_writer)
     cr_assert_eq(s.status, MCS_OK, "the put of one that has left is undone at once");
     mco_directory_heard(d, a, 31 * S);
     ticks(d, 31 * S);
-    cr_assert_eq(ended(d, a, "k", s.version, true, 31 * S), MCS_NOT_OWNER,
+    cr_assert_eq(begun(d, a, "k", 0, 1, MCO_NO_HOLDER, 31 * S).status, MCS_OK,
                  "it was under way for too long");
+    joined(d, 1, "", 2, 31 * S,
+           NULL); /* a new life of the agent knows nothing of the puts of the one before */
     mco_directory_get_stats(d, S, &st);
     cr_assert_eq(st.keys, 0);
     cr_assert_eq(st.puts_open, 0);
-    cr_assert_eq(st.undone, 3);
-    /* a new life of the agent knows nothing of the puts of the one before */
-    s = begun(d, a, "k", 0, 1, MCO_NO_HOLDER, 31 * S);
-    joined(d, 1, "", 2, 31 * S, NULL);
-    cr_assert_eq(ended(d, a, "k", s.version, true, 31 * S), MCS_NOT_OWNER);
+    cr_assert_eq(st.undone, 4);
+    mco_directory_destroy(d);
+}
+
+/* Where it was sealed it has taken the place of what was there: refused, both would be gone. */
+Test(directory, a_put_that_was_undone_and_ends_is_taken_unless_there_is_a_later_one)
+{
+    struct mco_directory *d = made(3, 0, 0);
+    uint32_t a = holder(d, 1), b = holder(d, 2);
+    struct mco_version v = put(d, a, "k", 0, 1, S), upto;
+    struct mco_started s = begun(d, a, "k", MCS_OBJECT_UPSERT, 1, MCO_NO_HOLDER, S), t;
+    struct mco_key k = key("k");
+    unsigned left;
+
+    mco_directory_left(d, a, S);
+    joined(d, 1, "", 1, S, NULL);
+    cr_assert_eq(ended(d, a, "k", s.version, true, S), MCS_OK);
+    cr_assert(same(found(d, "k", S).version, s.version));
+    cr_assert_gt(mco_version_compare(&s.version, &v), 0);
+    /* another has begun one meanwhile, which is later */
+    s = begun(d, a, "k", MCS_OBJECT_UPSERT, 1, MCO_NO_HOLDER, S);
+    mco_directory_left(d, a, S);
+    joined(d, 1, "", 1, S, NULL);
+    t = begun(d, b, "k", MCS_OBJECT_UPSERT, 1, MCO_NO_HOLDER, S);
+    cr_assert_eq(t.status, MCS_OK);
+    cr_assert_eq(ended(d, a, "k", s.version, true, S), MCS_OK);
+    cr_assert_eq(ended(d, b, "k", t.version, true, S), MCS_OK);
+    cr_assert(same(found(d, "k", S).version, t.version));
+    /* and here it has ended */
+    s = begun(d, a, "k", MCS_OBJECT_UPSERT, 1, MCO_NO_HOLDER, S);
+    mco_directory_left(d, a, S);
+    joined(d, 1, "", 1, S, NULL);
+    v = put(d, b, "k", MCS_OBJECT_UPSERT, 1, S);
+    cr_assert_eq(ended(d, a, "k", s.version, true, S), MCS_NOT_OWNER);
+    cr_assert(same(found(d, "k", S).version, v));
+    mco_directory_remove(d, &k, &upto, S, &left);
+    cr_assert_eq(ended(d, a, "k", s.version, true, S), MCS_NOT_OWNER, "or was removed");
     mco_directory_destroy(d);
 }
 

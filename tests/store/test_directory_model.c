@@ -2,7 +2,8 @@
 /*
  * The directory among agents that put, remove, evict, lose their connections, restart and lose their memory at random, with
  * leaders that change.  What agents say arrives in order, but late.  Whenever all has arrived, the directory and
- * the agents agree; what was acknowledged is there, and what was removed is not.
+ * the agents agree; what was acknowledged is there, and what was removed is not.  An agent that a leader has promised to wait for
+ * has, for so long, no life that was said to be over: it may lease what it has.
  */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -30,11 +31,21 @@ struct queue {
 };
 
 struct agent {
-    struct mco_version has[KEYS]; /* sequence 0: nothing */
+    struct mco_version has[KEYS];   /* sequence 0: nothing */
+    struct mco_version named[KEYS]; /* the last life that a leader has sent others for */
+    struct mco_version late[KEYS];  /* one that was over before a leader had heard of it */
     uint64_t identity, life;
+    uint64_t current_until;
     uint32_t holder;
     bool connected;
+    bool promised; /* in this reign */
     struct queue out, in;
+};
+
+/* A removal, or a put that replaces, that is not answered before earlier lives are dropped. */
+struct unanswered {
+    unsigned key;
+    struct mco_version version, over; /* what it waits for; what is over when it is answered */
 };
 
 struct sim {
@@ -43,6 +54,10 @@ struct sim {
     uint64_t now, token, random, graves;
     char names[KEYS][8];
     struct mco_version acked[KEYS], removed[KEYS];
+    struct mco_version over[KEYS]; /* that it is was said, by whatever leader */
+    struct unanswered unanswered[QUEUE];
+    unsigned nunanswered;
+    unsigned long promises, kept; /* given; that an agent had while something was said to be over */
     unsigned steps, settled;
 };
 
@@ -123,11 +138,83 @@ static void gets(struct sim *s, unsigned i, unsigned k, struct mco_version v)
     says(s, i, k, v, true);
 }
 
+/* What the leader promises with its answer to what it has just heard. It may not arrive. */
+static void promises(struct sim *s, unsigned i)
+{
+    struct agent *a = &s->agents[i];
+    uint64_t ns = mco_directory_promise(s->d, a->holder, s->now);
+
+    /* what was removed while it was away comes back with it, where the leader is another */
+    if (ns != 0 && !a->promised && s->now >= a->current_until)
+        memset(s->over, 0, sizeof(s->over));
+    a->promised |= ns != 0;
+    if (ns == 0)
+        a->current_until = 0;
+    else if (random_of(s, 4) != 0 && a->current_until < s->now + ns)
+        a->current_until = s->now + ns;
+    s->promises += ns != 0;
+}
+
+static void waits(struct sim *s, unsigned k, struct mco_version version, struct mco_version over)
+{
+    cr_assert_lt(s->nunanswered, QUEUE);
+    s->unanswered[s->nunanswered++] = (struct unanswered){k, version, over};
+}
+
+/* Which lives does the master send others for? One that was never named nobody asks for. */
+static void note_named(struct sim *s, unsigned k)
+{
+    struct mco_key key = key_of(s, k);
+    struct mco_found_at f;
+
+    mco_directory_find(s->d, &key, 1, s->now, &f);
+    for (unsigned i = 0; i < AGENTS; i++)
+        for (unsigned n = 0; n < f.nholders; n++)
+            if (f.holders[n] == s->agents[i].holder)
+                s->agents[i].named[k] = f.version;
+}
+
+/* Answers what need not wait any more, and looks whether promises are kept. */
+static void answers(struct sim *s)
+{
+    for (unsigned n = 0; n < s->nunanswered; n++) {
+        struct unanswered *u = &s->unanswered[n];
+        struct mco_key key = key_of(s, u->key);
+        bool there = mco_version_compare(&u->over, &u->version) == 0; /* a removal */
+
+        if (mco_directory_pending(s->d, &key, &u->version, s->now) != 0)
+            continue;
+        for (unsigned i = 0; i < AGENTS; i++) /* or it was evicted before its put was answered */
+            there |= mco_version_compare(&s->agents[i].has[u->key], &u->version) >= 0;
+        if (there && mco_version_compare(&u->over, &s->over[u->key]) > 0)
+            s->over[u->key] = u->over;
+        for (unsigned i = 0; i < AGENTS; i++)
+            if (mco_version_compare(&s->agents[i].has[u->key], &s->agents[i].named[u->key]) != 0)
+                s->agents[i].late[u->key] = s->agents[i].has[u->key];
+        *u = s->unanswered[--s->nunanswered];
+        n--;
+    }
+    for (unsigned i = 0; i < AGENTS; i++)
+        for (unsigned k = 0; k < KEYS && s->now < s->agents[i].current_until; k++) {
+            const struct mco_version *v = &s->agents[i].has[k];
+
+            s->kept += s->over[k].sequence != 0;
+            cr_assert(v->sequence == 0 || mco_version_compare(v, &s->over[k]) > 0 ||
+                          mco_version_compare(v, &s->agents[i].named[k]) != 0 ||
+                          mco_version_compare(v, &s->agents[i].late[k]) == 0,
+                      "step %u: agent %u may lease key %u %lu.%lu, which is over up to %lu.%lu",
+                      s->steps, i, k, v->token, v->sequence, s->over[k].token, s->over[k].sequence);
+        }
+}
+
 /* Joins and, when that is wanted, tells everything. */
 static void joins(struct sim *s, unsigned i)
 {
     struct agent *a = &s->agents[i];
-    struct mco_holder h = {.identity = a->identity, .life = a->life, .capacity = 1 << 20};
+    struct mco_holder h = {.identity = a->identity,
+                           .life = a->life,
+                           .capacity = 1 << 20,
+                           .current = s->now < a->current_until};
     struct said begins = {.kind = SAID_BEGINS}, ends = {.kind = SAID_ENDS};
     bool report;
 
@@ -135,6 +222,7 @@ static void joins(struct sim *s, unsigned i)
     a->holder = mco_directory_join(s->d, &h, s->now, &report);
     cr_assert_neq(a->holder, MCO_NO_HOLDER);
     a->connected = true;
+    promises(s, i);
     if (!report)
         return;
     drop_all(&a->out); /* the full report says it all */
@@ -185,6 +273,9 @@ static void leads(struct sim *s)
     }
     mco_directory_expected(s->d);
     memset(s->removed, 0, sizeof(s->removed)); /* what was away then may come back with it */
+    s->nunanswered = 0;
+    for (unsigned i = 0; i < AGENTS; i++)
+        s->agents[i].promised = false;
     for (unsigned i = 0; i < AGENTS; i++)
         if (s->agents[i].connected) {
             drop_all(&s->agents[i].in);
@@ -215,10 +306,15 @@ static bool master_hears(struct sim *s, unsigned i)
         break;
     case SAID_END:
         mco_directory_end(s->d, a->holder, &w->report, 1, s->now, &status);
+        if (status == MCS_OK && w->report.there)
+            waits(s, w->key, w->report.version,
+                  (struct mco_version){w->report.version.token, w->report.version.sequence - 1});
         if (status == MCS_OK && mco_version_compare(&w->report.version, &s->acked[w->key]) > 0 &&
-            mco_version_compare(&w->report.version, &s->removed[w->key]) > 0 &&
-            mco_version_compare(&w->report.version, &a->has[w->key]) == 0)
-            s->acked[w->key] = w->report.version;
+            mco_version_compare(&w->report.version, &s->removed[w->key]) > 0)
+            s->acked[w->key] =
+                mco_version_compare(&w->report.version, &a->has[w->key]) == 0
+                    ? w->report.version
+                    : (struct mco_version){0}; /* evicted already, and what came before is over */
         if (status == MCS_NOT_OWNER &&
             mco_version_compare(&w->report.version, &a->has[w->key]) == 0)
             loses(s, i, w->key);
@@ -227,6 +323,9 @@ static bool master_hears(struct sim *s, unsigned i)
         mco_directory_done(s->d, &w->order, MCS_OK, s->now);
         break;
     }
+    promises(s, i);
+    note_named(s, w->key);
+    answers(s);
     free(w);
     return true;
 }
@@ -322,6 +421,7 @@ static void forgets(struct sim *s, unsigned i, unsigned k)
 {
     if (last_holder(s, i, k) || in_flight(s, k))
         s->acked[k] = (struct mco_version){0};
+    s->over[k] = (struct mco_version){0}; /* who was away then may bring back what came before */
 }
 
 static void begins_put(struct sim *s, unsigned i, unsigned k)
@@ -340,13 +440,16 @@ static void begins_put(struct sim *s, unsigned i, unsigned k)
     mco_directory_start(s->d, s->agents[i].holder, &q, 1, s->now, &out);
     if (out.status != MCS_OK)
         return;
-    if (random_of(s, 8) != 0) {
+    w.report = report_of(s, k, out.version, random_of(s, 8) != 0);
+    if (w.report.there &&
+        random_of(s, 2) != 0) { /* its end may be heard of before or after its events */
         gets(s, i, k, out.version);
-        w.report = report_of(s, k, out.version, true);
+        push(&s->agents[i].out, &w);
     } else {
-        w.report = report_of(s, k, out.version, false);
+        push(&s->agents[i].out, &w);
+        if (w.report.there)
+            gets(s, i, k, out.version);
     }
-    push(&s->agents[i].out, &w);
 }
 
 static void removes(struct sim *s, unsigned k)
@@ -360,6 +463,7 @@ static void removes(struct sim *s, unsigned k)
     if (mco_version_compare(&s->acked[k], &upto) <= 0)
         s->acked[k] = (struct mco_version){0};
     s->removed[k] = upto;
+    waits(s, k, upto, upto);
 }
 
 static void check_removed(struct sim *s)
@@ -440,8 +544,10 @@ static void step(struct sim *s)
 
     s->now += random_of(s, S / 50);
     for (unsigned n = 0; n < AGENTS; n++)
-        if (s->agents[n].connected)
+        if (s->agents[n].connected) {
             mco_directory_heard(s->d, s->agents[n].holder, s->now);
+            promises(s, n);
+        }
     switch (random_of(s, 40)) {
     case 0:
     case 1:
@@ -471,6 +577,7 @@ static void step(struct sim *s)
             leaves(s, i);
             drop_all(&a->out);
             a->life++;
+            a->current_until = 0;
         }
         break;
     case 11:
@@ -483,6 +590,7 @@ static void step(struct sim *s)
             }
             a->identity += 100;
             a->life++;
+            a->current_until = 0;
         }
         break;
     case 12:
@@ -514,6 +622,7 @@ static void step(struct sim *s)
         break;
     }
     check_removed(s);
+    answers(s);
 }
 
 static void run(uint64_t seed, unsigned steps)
@@ -541,6 +650,8 @@ static void run(uint64_t seed, unsigned steps)
         drop_all(&s->agents[i].in);
         drop_all(&s->agents[i].out);
     }
+    cr_assert_gt(s->promises, steps / 4, "%lu promises", s->promises);
+    cr_assert_gt(s->kept, steps / 4, "%lu promises mattered", s->kept);
     mco_directory_destroy(s->d);
     free(s);
 }

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A holder that may not have heard what is over gives no leases, and who reads does not believe it. */
+#include "holder_world.h"
+
+/* The status of the one key of a lease that was asked for. */
+static uint8_t leased(struct holder *x)
+{
+    static const char *const keys[] = {"k"};
+    Mcd__StoreLeased *m;
+    uint8_t status;
+
+    cr_assert_eq(lease(x, keys, 1, 5000, &m), MCS_OK);
+    cr_assert(m != NULL && m->status.len == 1);
+    status = m->status.data[0];
+    cr_assert(status != MCS_NO_DIRECTORY || m->address[0] == 0);
+    mcd__store_leased__free_unpacked(m, NULL);
+    return status;
+}
+
+Test(catalog_stale, nothing_is_leased_before_the_leader_promises_to_wait)
+{
+    struct mcd_catalog_stats s;
+    struct holder x;
+
+    init(&x);
+    put(&x, "k", 4);
+    cr_assert_eq(leased(&x), MCS_NO_DIRECTORY, "no leader has heard of it");
+    x.stale = true;
+    mcd_catalog_leader(x.st.catalog, "127.0.0.1:9", LEADER, NULL);
+    until(&x, x.joins > 1);
+    cr_assert(!x.claims);
+    cr_assert_eq(leased(&x), MCS_NO_DIRECTORY, "it is to drop something first");
+    mcd_catalog_get_stats(x.st.catalog, &s);
+    cr_assert_eq(s.leases_refused, 2u);
+    x.stale = false;
+    x.current_ms = 60000;
+    until(&x, x.claims);
+    cr_assert_eq(leased(&x), MCS_OK);
+    x.stale = true;
+    x.current_ms = 0;
+    until(&x, !x.claims);
+    cr_assert_eq(leased(&x), MCS_NO_DIRECTORY, "it is taken back with the next answer");
+    fini(&x);
+}
+
+Test(catalog_stale, a_promise_ends_when_its_leader_is_silent)
+{
+    struct holder x;
+    uint64_t sent;
+
+    init(&x);
+    put(&x, "k", 4);
+    x.current_ms = 1000;
+    mcd_catalog_leader(x.st.catalog, "127.0.0.1:9", LEADER, NULL);
+    until(&x, x.claims);
+    x.mute = true; /* what was sent before now is all that it counts from */
+    sent = mcd_boot_ns();
+    until(&x, leased(&x) == MCS_NO_DIRECTORY);
+    cr_assert_lt(x.st.catalog->report.current_until, sent + 1000 * UINT64_C(1000000));
+    /* another leader hears of it at first */
+    x.claims = true;
+    x.joins = 0;
+    mcd_catalog_leader(x.st.catalog, "127.0.0.1:9", LEADER + 1, NULL);
+    until(&x, x.joins == 1);
+    cr_assert(!x.claims);
+    fini(&x);
+}
+
+Test(catalog_stale, a_promise_outlives_its_leader)
+{
+    struct holder x;
+
+    init(&x);
+    put(&x, "k", 4);
+    x.current_ms = 60000;
+    mcd_catalog_leader(x.st.catalog, "127.0.0.1:9", LEADER, NULL);
+    until(&x, x.claims);
+    x.claims = false;
+    x.joins = 0;
+    x.mute = true;
+    mcd_catalog_leader(x.st.catalog, "", 0, NULL);
+    mcd_catalog_leader(x.st.catalog, "127.0.0.1:9", LEADER + 1, NULL);
+    until(&x, x.joins == 1);
+    cr_assert(x.claims, "the next one is told that it goes on");
+    cr_assert_eq(leased(&x), MCS_OK);
+    fini(&x);
+}
+
+/* It is neither the end of the question nor a holder less: the leader is asked anew who has it. */
+Test(catalog_stale, who_is_refused_a_lease_asks_the_leader_anew)
+{
+    struct holder x;
+
+    init(&x);
+    led(&x);
+    x.refuses = 12; /* more than a holder that has it not is asked */
+    cr_assert_eq(exists(&x, 0), MCS_NOT_FOUND, "as it says in the end");
+    cr_assert_gt(x.leases, 12u);
+    cr_assert_geq(x.finds, 13u);
+    fini(&x);
+}
+
+/* Put by another request since the engine looked, or copied by order. */
+Test(catalog_stale, what_has_come_here_meanwhile_is_found_here)
+{
+    struct mcd_ask_key k = {.key = mco_key(TENANT, "k", 1), .status = MCS_BUSY};
+    struct holder x;
+    bool over = false;
+    struct mcd_ask a = {.kind = MCD_ASK_FIND,
+                        .keys = &k,
+                        .n = 1,
+                        .tenant = TENANT,
+                        .deadline = mcd_now_ns() + UINT64_C(10000000000),
+                        .context = &over};
+
+    init(&x);
+    led(&x);
+    put(&x, "k", 4);
+    x.holder = x.g.cluster->address;
+    cr_assert_eq(mcd_op_begin(x.st.catalog, &a, NULL, asked), 0);
+    until(&x, over);
+    cr_assert_eq(k.status, MCS_EXISTS, "%u", k.status);
+    over = false;
+    a.kind = MCD_ASK_PULL;
+    cr_assert_eq(mcd_op_begin(x.st.catalog, &a, NULL, asked), 0);
+    until(&x, over);
+    cr_assert_eq(k.status, MCS_OK);
+    fini(&x);
+}
