@@ -18,6 +18,7 @@
 #include "counters.h"
 #include "log.h"
 #include "master.h"
+#include "query_gpu.h"
 #include "store.h"
 #include "store_json.h"
 
@@ -280,7 +281,8 @@ static void tenants(struct mcd_agent *a, struct text *t)
                 mcd_limit_words[i], (unsigned long long)mcs_load_relaxed(&n->refused[i]));
 }
 
-static void objects(struct mcd_agent *a, struct text *t)
+/* What others write. */
+static void areas(struct mcd_agent *a, struct text *t)
 {
     char *text = NULL;
     size_t size = 0;
@@ -289,6 +291,7 @@ static void objects(struct mcd_agent *a, struct text *t)
     if (f != NULL) {
         mcd_store_metrics(a, f);
         mcd_master_metrics(a->master, f);
+        mcd_gpu_metrics(a, f);
         fclose(f);
     }
     t->failed |= f == NULL || text == NULL;
@@ -341,7 +344,7 @@ static void metrics(struct mcd_agent *a, struct text *t)
     rails(a, t);
     nics(a, t);
     tenants(a, t);
-    objects(a, t);
+    areas(a, t);
     gauge(t, "sessions", "Sessions", a->nsessions);
     gauge(t, "sessions_limbo", "Sessions of an earlier agent that are not back yet",
           a->recovery.away + a->recovery.coming);

@@ -14,6 +14,7 @@
 #define THREADS_USER 16u /* of them, at one user's: others' descriptors do not wait for his */
 #define IDLE_S 2         /* a thread without work stays so long */
 #define PENDING_MAX 64u  /* descriptors of one user */
+#define MANY_WEIGHT 32u  /* of any number that came over many messages: two such may hang */
 #define STACK_SIZE (64u * 1024u)
 #define NUDGE SIGURG /* ignored by default, and nobody else uses it here */
 
@@ -33,6 +34,7 @@ struct bundle {
     bool taken;   /* a thread is at it: this one, since then */
     pthread_t thread;
     uint64_t since_ms;
+    unsigned weight; /* descriptors that it counts for */
     unsigned n;
     int fds[];
 };
@@ -125,7 +127,7 @@ static void drop(struct bundle *b)
     *link = b->next;
     b->user->taken--;
     b->user->bundles--;
-    b->user->pending -= b->hang_up ? 0 : b->n;
+    b->user->pending -= b->weight;
     put_user(b->user);
     free(b);
 }
@@ -201,7 +203,7 @@ static void need_thread(void)
     pthread_attr_destroy(&attr);
 }
 
-static void put(uid_t uid, const int *fds, unsigned n, bool hang_up)
+static void put(uid_t uid, const int *fds, unsigned n, unsigned weight, bool hang_up)
 {
     struct bundle *b, **link = &closer.bundles;
     struct user *u;
@@ -218,10 +220,10 @@ static void put(uid_t uid, const int *fds, unsigned n, bool hang_up)
             close(fds[i]);
         return;
     }
-    *b = (struct bundle){.user = u, .hang_up = hang_up, .n = n};
+    *b = (struct bundle){.user = u, .hang_up = hang_up, .weight = weight, .n = n};
     memcpy(b->fds, fds, n * sizeof(*fds));
     u->bundles++;
-    u->pending += hang_up ? 0 : n;
+    u->pending += weight;
     while (*link != NULL)
         link = &(*link)->next;
     *link = b;
@@ -231,12 +233,22 @@ static void put(uid_t uid, const int *fds, unsigned n, bool hang_up)
 
 void mcd_closer_put(uid_t uid, const int *fds, unsigned n)
 {
-    put(uid, fds, n, false);
+    put(uid, fds, n, n, false);
+}
+
+void mcd_closer_put_many(uid_t uid, const int *fds, unsigned n)
+{
+    put(uid, fds, n, n < MANY_WEIGHT ? n : MANY_WEIGHT, false);
+}
+
+void mcd_closer_put_known(uid_t uid, const int *fds, unsigned n)
+{
+    put(uid, fds, n, 0, false);
 }
 
 void mcd_closer_hang_up(uid_t uid, int socket)
 {
-    put(uid, &socket, 1, true);
+    put(uid, &socket, 1, 0, true);
 }
 
 bool mcd_closer_choked(uid_t uid)

@@ -14,6 +14,13 @@
 /* Takes the descriptors over. Any thread; never waits. */
 void mcd_closer_put(uid_t uid, const int *fds, unsigned n);
 
+/* The same for descriptors of one request that came over many messages, as many as somebody else has bounded. They count for
+ * half of what a user may have pending at most: who passes thousands is not taken for one who passes what hangs. */
+void mcd_closer_put_many(uid_t uid, const int *fds, unsigned n);
+
+/* The same for what does not hang, since its kind is known: it counts for nothing. */
+void mcd_closer_put_known(uid_t uid, const int *fds, unsigned n);
+
 /* The same for a connection of this user, and what it still holds unread. */
 void mcd_closer_hang_up(uid_t uid, int socket);
 

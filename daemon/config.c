@@ -204,6 +204,16 @@ static const struct mcd_key keys[] = {
      "without any completion while requests are under way, after which a rail is given up", false},
     {"rdma", "fallback", CHOICE, K(rdma_fallback), "yes", 0, 0, "yes|no", "word",
      "TCP rails carry what no RDMA rail to that peer can; no: it waits for one", false},
+    {"gpu", "enable", CHOICE, K(gpu_enable), "auto", 0, 0, "auto|off|require", "word",
+     "GPU memory: the driver is loaded when a client first asks for some, never, or at the start, "
+     "which fails where there is no driver or no device",
+     false},
+    {"gpu", "size", SIZE, K(gpu_size), "0", 0, TiB(64), NULL, "bytes",
+     "most memory of each device that all clients together may have; 0: all that there is", true},
+    {"gpu", "extent_size", SIZE, K(gpu_extent_size), "32M", MiB(2), GiB(64), NULL, "bytes",
+     "smallest extent of GPU memory that is made for a client; small allocations share one", false},
+    {"gpu", "streams", NUMBER, K(gpu_streams), "4", 1, 16, NULL, "streams",
+     "of each device, that copies are spread over", false},
     {"mooncake", "listen", TEXT, K(mooncake_listen), "off", 1, 255, NULL, "address:port",
      "where stock Mooncake processes shake hands with this agent; they are not asked who they are "
      "and "

@@ -15,6 +15,7 @@ enum mcd_pages { MCD_PAGES_PREFER, MCD_PAGES_REQUIRE, MCD_PAGES_OFF };
 enum mcd_idle { MCD_IDLE_SLEEP, MCD_IDLE_BUSY };
 enum mcd_unmapped { MCD_UNMAPPED_REFUSE, MCD_UNMAPPED_SHARE };
 enum mcd_admin_mode { MCD_ADMIN_BEST_EFFORT, MCD_ADMIN_REQUIRED, MCD_ADMIN_OFF };
+enum mcd_gpu_enable { MCD_GPU_AUTO, MCD_GPU_OFF, MCD_GPU_REQUIRE };
 enum mcd_rdma_enable { MCD_RDMA_AUTO, MCD_RDMA_OFF, MCD_RDMA_REQUIRE };
 
 #define MCD_TEXT_MAX 256
@@ -78,7 +79,10 @@ struct mcd_config {
     uint64_t rdma_timeout, rdma_retries;
     uint64_t rdma_mtu; /* 0 auto, else 128 << it bytes */
     uint64_t rdma_traffic_class, rdma_service_level, rdma_silent_ms;
-    uint64_t rdma_fallback; /* 0 yes, 1 no */
+    uint64_t rdma_fallback;             /* 0 yes, 1 no */
+    uint64_t gpu_enable;                /* enum mcd_gpu_enable */
+    uint64_t gpu_size, gpu_extent_size; /* bytes */
+    uint64_t gpu_streams;
     char mooncake_listen[MCD_TEXT_MAX], mooncake_advertise[MCD_TEXT_MAX];
     char mooncake_metadata[MCD_TEXT_MAX], mooncake_cluster[MCD_TEXT_MAX];
     uint64_t mooncake_connections;

@@ -21,6 +21,7 @@
 #include "closer.h"
 #include "cluster.h"
 #include "fault.h"
+#include "gpu.h"
 #include "log.h"
 #include "master.h"
 #include "mooncake.h"
@@ -402,6 +403,7 @@ static void dispatch(struct mcd_agent *a, const struct epoll_event *ev)
         drain(a->event_fd);
         mcd_worker_reap(a->worker, a);
         mcd_worker_reap(a->quick, a);
+        mcd_gpu_poll(a);
         mcd_resolvers_reap(a);
         mcd_cluster_poll(a);
         mcd_mooncake_poll(a->mooncake);
@@ -454,6 +456,7 @@ static void look_around(struct mcd_agent *a)
     mcd_log_flush();
     mcd_closer_nudge(LINGER_MS);
     mcd_registry_look(&a->registry, mcd_now_ns());
+    mcd_gpu_poll(a);
     if (a->admin != NULL)
         mcd_admin_run(a->admin); /* its time limits */
     if (a->deaf && !a->stopping)
@@ -524,8 +527,8 @@ void mcd_control_run(struct mcd_agent *a)
     a->pulse = (struct mcd_alarm){.fire = beat, .context = a};
     if (a->keeper.watchdog_ns != 0)
         beat(&a->pulse);
-    while (!a->stopping ||
-           ((a->sessions != NULL || a->registry.count != 0) && mcd_now_ns() < deadline)) {
+    while (!a->stopping || ((a->sessions != NULL || a->registry.count != 0 || mcd_gpu_busy(a)) &&
+                            mcd_now_ns() < deadline)) {
         a->nevents = epoll_wait(a->epoll_fd, events, 64, timeout);
         for (int i = 0; i < a->nevents; i++)
             dispatch(a, &events[i]);
@@ -565,6 +568,8 @@ void mcd_control_run(struct mcd_agent *a)
             "RDMA devices have not let go of %llu registrations in time; leaving them to the "
             "kernel",
             (unsigned long long)a->registry.count);
+    if (mcd_gpu_busy(a))
+        mcd_warning("the GPU driver has not let go of memory in time; leaving it to the kernel");
     /* while engines run: they let go of what peers had */
     MCS_FAILPOINT(stop_quiet);
     mcd_mooncake_destroy(a->mooncake);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "fault.h"
+#include "gpu_memory.h"
 #include "ledger.h"
 #include "log.h"
 #include "registration.h"
@@ -156,6 +157,19 @@ static void unlink_extent(struct mcd_pool *p, struct mcd_extent *e)
     p->count--;
 }
 
+static void link_extent(struct mcd_pool *p, struct mcd_extent *e)
+{
+    e->pool = p;
+    e->id = places_of(p)->next_id++;
+    e->refs = 1;
+    e->next = p->extents;
+    if (e->next != NULL)
+        e->next->prev = e;
+    p->extents = e;
+    p->count++;
+    note_places(places_of(p));
+}
+
 static struct mcd_extent *extent_new(struct mcd_pool *p, int fd, void *map, uint64_t size,
                                      uint64_t address)
 {
@@ -163,13 +177,10 @@ static struct mcd_extent *extent_new(struct mcd_pool *p, int fd, void *map, uint
 
     if (e == NULL)
         return NULL;
-    e->pool = p;
     e->map = map;
     e->size = size;
     e->address = address;
-    e->id = places_of(p)->next_id++;
     e->fd = fd;
-    e->refs = 1;
     e->guard = MCS_FAIL(extent_guard);
     if (e->guard == 0)
         e->guard = mcd_fault_add(map, size);
@@ -177,13 +188,35 @@ static struct mcd_extent *extent_new(struct mcd_pool *p, int fd, void *map, uint
         free(e);
         return NULL;
     }
-    e->next = p->extents;
-    if (e->next != NULL)
-        e->next->prev = e;
-    p->extents = e;
-    p->count++;
-    note_places(places_of(p));
+    link_extent(p, e);
     return e;
+}
+
+uint64_t mcd_pool_place(struct mcd_pool *p, uint64_t size)
+{
+    return take_address(p, size);
+}
+
+int mcd_extent_of_gpu(struct mcd_pool *p, const struct mcd_extent *as, struct mcd_extent **out)
+{
+    struct mcd_extent *e = MCS_FAIL(gpu_extent) != 0 ? NULL : calloc(1, sizeof(*e));
+    uint32_t id;
+
+    if (e == NULL)
+        return -ENOMEM;
+    *e = *as;
+    id = e->id;
+    e->guard = -1;
+    e->alloc = e->foreign ? NULL : mcd_alloc_create(e->size);
+    if (!e->foreign && e->alloc == NULL) {
+        free(e);
+        return -ENOMEM;
+    }
+    link_extent(p, e);
+    if (id != 0)
+        e->id = id;
+    *out = e;
+    return 0;
 }
 
 int mcd_pool_finish(struct mcd_pool *p, struct mcd_extent_job *job, struct mcd_extent **out)
@@ -279,16 +312,20 @@ int mcd_extent_record(struct mcd_pool *p, struct mcd_extent *e, uint64_t session
         .handle = e->handle,
         .id = e->id,
         .node = e->kind.node,
-        .foreign = e->foreign,
+        .flags = (e->foreign ? MCD_LEDGER_FOREIGN : 0) | (e->gpu != NULL ? MCD_LEDGER_GPU : 0),
     };
     struct stat st;
 
     if (p->ledger == NULL)
         return 0;
-    if (fstat(e->fd, &st) != 0)
-        return -errno;
-    r.ino = st.st_ino;
-    r.dev = st.st_dev;
+    if (e->gpu != NULL) {
+        memcpy(r.gpu, mcd_gpu_tie_id(e->tie), sizeof(r.gpu));
+    } else {
+        if (fstat(e->fd, &st) != 0)
+            return -errno;
+        r.ino = st.st_ino;
+        r.dev = st.st_dev;
+    }
     e->record = mcd_ledger_add(p->ledger, MCD_LEDGER_EXTENT, &r);
     return e->record != NULL ? 0 : -ENOMEM;
 }
@@ -324,7 +361,7 @@ int mcd_extent_take_back(struct mcd_pool *p, struct mcd_ledger_extent *r, int fd
         goto error;
     e->kind = (struct mcd_kind){.page_size = r->page_size, .node = r->node};
     e->id = r->id;
-    e->foreign = r->foreign != 0;
+    e->foreign = (r->flags & MCD_LEDGER_FOREIGN) != 0;
     e->alloc = e->foreign ? NULL : mcd_alloc_create(r->size);
     if (!e->foreign && e->alloc == NULL) {
         unlink_extent(p, e);
@@ -349,23 +386,34 @@ struct mcd_extent *mcd_extent_get(struct mcd_extent *e)
     return e;
 }
 
-static void free_extent(void *context, int res, const char *text)
+void mcd_extent_gone(struct mcd_extent *e)
 {
-    struct mcd_extent *e = context;
     struct mcd_pool *p = e->pool;
 
-    (void)res;
-    (void)text;
-    p->used -= e->hollow ? 0 : e->size;
-    mcd_fault_remove(e->guard);
-    if (p->reap != NULL) {
-        p->reap(p->reap_context, e->map, e->size, e->fd);
-    } else {
-        mcs_region_unmap(e->map, e->size);
-        close(e->fd);
+    if (e->gpu == NULL) {
+        p->used -= e->hollow ? 0 : e->size;
+        mcd_fault_remove(e->guard);
+        if (p->reap != NULL) {
+            p->reap(p->reap_context, e->map, e->size, e->fd);
+        } else {
+            mcs_region_unmap(e->map, e->size);
+            close(e->fd);
+        }
     }
     mcd_alloc_destroy(e->alloc);
     free(e);
+}
+
+static void free_extent(void *context, int res, const char *text)
+{
+    struct mcd_extent *e = context;
+
+    (void)res;
+    (void)text;
+    if (e->tie != NULL)
+        e->pool->release(e->pool->release_context, e);
+    else
+        mcd_extent_gone(e);
 }
 
 void mcd_extent_put(struct mcd_pool *p, struct mcd_extent *e)

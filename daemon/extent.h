@@ -17,11 +17,12 @@
 struct mcd_ledger;
 struct mcd_ledger_extent;
 struct mct_cuda_memory;
+struct mcd_gpu_tie;
 struct mcd_pool;
 struct mcd_registration;
 struct mcd_session;
 
-/* A kind of memory. GPU memory will be another kind. */
+/* A kind of memory; of GPU memory: the granularity of the device, and the node that is near it. */
 struct mcd_kind {
     uint64_t page_size; /* bytes; 4096: ordinary pages */
     int node;           /* NUMA node, -1: any */
@@ -42,12 +43,13 @@ struct mcd_extent {
     struct mct_rdma_memory *registration;
     /* control thread only */
     struct mcd_pool *pool;
+    struct mcd_gpu_tie *tie; /* what the GPU driver has of it; NULL: nothing. gpu_memory.h */
     struct mcd_registration *registered; /* what `registration` is of; NULL: none was asked for */
     struct mcd_kind kind;
     uint32_t id;
-    int fd;
+    int fd;        /* of GPU memory: what clients import it by; -1: it is imported itself */
     unsigned refs; /* the owner, each grant that maps it, and each registration of a part of it */
-    bool foreign;  /* a memfd the client made */
+    bool foreign;  /* a memfd the client made, or GPU memory that it had made before */
     bool hollow;   /* its pages were given back, and counted so: only mappings of it are left */
     bool handed; /* clients have, or had, its descriptor: mappings may be left that nobody counts */
     bool partial;            /* came back with allocations that are not known: gives nothing more */
@@ -56,7 +58,7 @@ struct mcd_extent {
     struct mcd_ledger_extent *record; /* NULL: no ledger is kept, or the owner is gone */
     uint64_t tenant;
     struct mcd_extent *prev, *next;
-    int guard; /* entry in the fault table */
+    int guard; /* entry in the fault table; -1: GPU memory, which is not touched */
 };
 
 /* All extents of the agent and the accounting of the pool. Control thread only. */
@@ -78,6 +80,9 @@ struct mcd_pool {
      * NULL: at once. In order with the making of new extents. */
     void (*reap)(void *context, void *map, uint64_t size, int fd);
     void *reap_context;
+    /* Has the GPU driver let go of an extent with a tie, then calls mcd_extent_gone(). NULL: there is none. */
+    void (*release)(void *context, struct mcd_extent *e);
+    void *release_context;
 };
 
 /* How one extent is to be made; filled by the control thread, worked off by a worker. */
@@ -117,6 +122,17 @@ int mcd_pool_finish(struct mcd_pool *p, struct mcd_extent_job *job, struct mcd_e
 
 /* Takes a client's sealed memfd in. fd becomes the extent's on success. */
 int mcd_extent_adopt(struct mcd_pool *p, int fd, uint64_t size, struct mcd_extent **out);
+
+/* Where so many bytes of GPU memory are published. */
+uint64_t mcd_pool_place(struct mcd_pool *p, uint64_t size);
+/*
+ * An extent of GPU memory: map, size, address, gpu, gpu_device, fd, kind, foreign, tie and, of one that comes back, id
+ * are those of `as`. It counts in no
+ * pool of host memory. One reference. 0 or -ENOMEM.
+ */
+int mcd_extent_of_gpu(struct mcd_pool *p, const struct mcd_extent *as, struct mcd_extent **out);
+/* Nothing reaches it any more: unmaps it and forgets it. For mcd_pool.release. */
+void mcd_extent_gone(struct mcd_extent *e);
 
 /*
  * Takes an extent in that an earlier agent gave, or took in: at the same address, with nothing

@@ -99,7 +99,7 @@ uint64_t mcd_features(const struct mcd_agent *a)
 {
     return (a->config.idle == MCD_IDLE_BUSY ? MCS_FEATURE_NEVER_SLEEPS : 0) |
            (a->recovery.ledger != NULL ? MCS_FEATURE_KEPT : 0) |
-           (a->store != NULL ? MCS_FEATURE_OBJECTS : 0);
+           (a->store != NULL ? MCS_FEATURE_OBJECTS : 0) | (a->gpu != NULL ? MCS_FEATURE_GPU : 0);
 }
 
 /* Before the client hears of the session: a later agent must know what it may come back with. */
@@ -649,7 +649,7 @@ static bool is_greeting(uint16_t type)
 static bool takes_descriptor(uint16_t type)
 {
     return type == MCS_MSG_REGISTER || type == MCS_MSG_RESTORE || type == MCS_MSG_EXTENT_BACK ||
-           type == MCS_MSG_QUEUE_BACK;
+           type == MCS_MSG_QUEUE_BACK || type == MCS_MSG_GPU_IMPORT;
 }
 
 /* Of those that only make sense while a session comes back. */
@@ -662,6 +662,8 @@ void mcd_session_handle(struct mcd_session *s, struct mcs_msg *m, int *fds, unsi
 {
     size_t body = m->h.length - sizeof(m->h);
 
+    if (s->import != NULL && m->h.type != MCS_MSG_GPU_IMPORT)
+        mcd_import_drop(s);
     if (m->h.status != 0 || body != mcs_msg_request_size(m->h.type) ||
         s->greeted == is_greeting(m->h.type) ||
         (s->limbo != NULL && !mcd_is_for_restore(m->h.type)) ||
@@ -718,6 +720,12 @@ void mcd_session_handle(struct mcd_session *s, struct mcs_msg *m, int *fds, unsi
             break;
         case MCS_MSG_DESCRIBE:
             mcd_on_describe(s, m);
+            break;
+        case MCS_MSG_GPU_ALLOC:
+            mcd_on_gpu_alloc(s, m);
+            break;
+        case MCS_MSG_GPU_IMPORT:
+            mcd_on_gpu_import(s, m, fds, &nfds);
             break;
         case MCS_MSG_MAP:
             mcd_on_map(s, m);

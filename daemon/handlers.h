@@ -80,6 +80,16 @@ void mcd_on_trace(struct mcd_session *s, struct mcs_msg *m);
 
 /* Into the session's table, under the handle that it has. */
 void mcd_session_enter_extent(struct mcd_session *s, struct mcd_extent *e);
+/* Enters a fresh extent, whose memory is the session's already, into its table and the ledger. -ENOSPC, -ENOMEM. */
+int mcd_session_add_extent(struct mcd_session *s, struct mcd_extent *e);
+/* The extent does not become the session's, which holds its bytes already. */
+void mcd_give_back(struct mcd_session *s, struct mcd_extent *e);
+/* May the session's tenant have so many bytes more? Refuses when not; *room (may be NULL): how many it may. */
+bool mcd_may_hold(struct mcd_session *s, uint64_t bytes, uint64_t *room);
+/* One allocation more; a later agent is to take it back even if the limit is lower by then. */
+void mcd_count_alloc(struct mcd_session *s);
+/* An allocation at that offset, or the whole extent; its descriptor goes along when it is new to the client. */
+void mcd_reply_extent(struct mcd_session *s, struct mcd_extent *e, uint64_t offset, bool is_new);
 void mcd_on_alloc(struct mcd_session *s, struct mcs_msg *m);
 void mcd_on_free(struct mcd_session *s, struct mcs_msg *m);
 /* Takes the descriptor by setting *nfds to 0. */
@@ -87,6 +97,17 @@ void mcd_on_register(struct mcd_session *s, struct mcs_msg *m, int *fds, unsigne
 void mcd_on_unregister(struct mcd_session *s, struct mcs_msg *m);
 void mcd_on_map(struct mcd_session *s, struct mcs_msg *m);
 void mcd_on_unmap(struct mcd_session *s, struct mcs_msg *m);
+
+/* ---- handlers_gpu.c ----------------------------------------------------------------- */
+
+void mcd_on_gpu_alloc(struct mcd_session *s, struct mcs_msg *m);
+/* Takes the descriptor by setting *nfds to 0. */
+void mcd_on_gpu_import(struct mcd_session *s, struct mcs_msg *m, int *fds, unsigned *nfds);
+/* EXTENT_BACK of what the ledger has this record of. */
+void mcd_on_gpu_back(struct mcd_session *s, struct mcs_msg *m, struct mcd_ledger_extent *r,
+                     int *fds, unsigned *nfds);
+/* The parts that have come, if there are some, will not be followed by others. */
+void mcd_import_drop(struct mcd_session *s);
 
 /* ---- handlers_segment.c ---------------------------------------------------------- */
 

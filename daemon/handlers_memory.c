@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "gpu_memory.h"
 #include "handlers.h"
 #include "log.h"
 #include "shm/failpoint.h"
@@ -17,7 +18,7 @@
 
 /* ---- memory ---------------------------------------------------------------------- */
 
-static void reply_extent(struct mcd_session *s, struct mcd_extent *e, uint64_t offset, bool is_new)
+void mcd_reply_extent(struct mcd_session *s, struct mcd_extent *e, uint64_t offset, bool is_new)
 {
     struct mcs_msg m;
 
@@ -42,8 +43,7 @@ void mcd_session_enter_extent(struct mcd_session *s, struct mcd_extent *e)
     mcs_store_release(&s->extents[MCD_HANDLE_INDEX(e->handle)], e);
 }
 
-/* Enters a fresh extent into the session's table. Its memory is the session's already. */
-static int enter_extent(struct mcd_session *s, struct mcd_extent *e)
+int mcd_session_add_extent(struct mcd_session *s, struct mcd_extent *e)
 {
     uint32_t handle = mcd_session_handle_new(s, (void *const *)s->extents);
 
@@ -64,8 +64,7 @@ static void leave_extent(struct mcd_session *s, struct mcd_extent *e)
     mcd_session_hold(s, -(int64_t)e->size);
 }
 
-/* May the session's tenant have so many bytes more? Refuses when not; *room: how many it may. */
-static bool may_hold(struct mcd_session *s, uint64_t bytes, uint64_t *room)
+bool mcd_may_hold(struct mcd_session *s, uint64_t bytes, uint64_t *room)
 {
     const struct mcd_tenant *t = s->account;
 
@@ -99,8 +98,7 @@ static void refuse_memory(struct mcd_session *s, int res, uint64_t size)
                            (unsigned long long)p->config->pool_size, strerror(-res));
 }
 
-/* One allocation more; a later agent is to take it back even if the limit is lower by then. */
-static void count_alloc(struct mcd_session *s)
+void mcd_count_alloc(struct mcd_session *s)
 {
     struct mcd_ledger *l = s->agent->recovery.ledger;
 
@@ -109,8 +107,7 @@ static void count_alloc(struct mcd_session *s)
         mcd_ledger_head(l)->most_allocs = s->nallocs;
 }
 
-/* The extent does not become the session's, which holds its bytes already. */
-static void give_back(struct mcd_session *s, struct mcd_extent *e)
+void mcd_give_back(struct mcd_session *s, struct mcd_extent *e)
 {
     mcd_session_hold(s, -(int64_t)e->size);
     mcd_extent_put(&s->agent->pool, e);
@@ -123,19 +120,24 @@ static void extent_registered(struct mcd_session *s)
     int res;
 
     if (mcd_op_refused(s)) {
-        give_back(s, e);
+        mcd_give_back(s, e);
         return;
     }
     res = mcd_alloc_take(e->alloc, s->op.length, s->op.offset, &offset);
     if (res == 0)
-        res = enter_extent(s, e);
+        res = mcd_session_add_extent(s, e);
     if (res != 0) {
-        give_back(s, e);
+        mcd_give_back(s, e);
         refuse_memory(s, res, s->op.length);
         return;
     }
-    count_alloc(s);
-    reply_extent(s, e, offset, true);
+    mcd_count_alloc(s);
+    mcd_reply_extent(s, e, offset, true);
+}
+
+static void pin_extent(struct mcd_session *s)
+{
+    mcd_op_pin(s, s->op.extent, extent_registered);
 }
 
 static void extent_made(struct mcd_session *s)
@@ -149,7 +151,7 @@ static void extent_made(struct mcd_session *s)
         return;
     }
     mcd_op_register_extent(s, s->op.extent);
-    mcd_op_registered(s, extent_registered);
+    mcd_op_registered(s, pin_extent);
 }
 
 /* "", "cpu", "cpu:N" or "*", with N a NUMA node that this process may have memory of. */
@@ -209,13 +211,14 @@ void mcd_on_alloc(struct mcd_session *s, struct mcs_msg *m)
     for (uint32_t i = 0; i < MCD_TABLE_SIZE && s->nextents != 0; i++) {
         struct mcd_extent *e = s->extents[i];
 
-        if (e == NULL || e->alloc == NULL || e->partial || (node >= 0 && e->kind.node != node))
+        if (e == NULL || e->alloc == NULL || e->partial || e->gpu != NULL ||
+            (node >= 0 && e->kind.node != node))
             continue;
         /* the extent begins at a hugepage's border: larger alignment is the address's matter */
         if ((e->address & (align - 1)) == 0 &&
             mcd_alloc_take(e->alloc, r.size, align, &offset) == 0) {
-            count_alloc(s);
-            reply_extent(s, e, offset, false);
+            mcd_count_alloc(s);
+            mcd_reply_extent(s, e, offset, false);
             return;
         }
     }
@@ -226,7 +229,7 @@ void mcd_on_alloc(struct mcd_session *s, struct mcs_msg *m)
     /* Small extents where the tenant has no room for a whole one. Its memory is the session's from now on: what
      * others of the tenant ask for in the meantime counts beside it. */
     page = mcd_pool_page(&s->agent->pool);
-    if (!may_hold(s, want > UINT64_MAX - page ? want : (want + page - 1) & ~(page - 1), &room))
+    if (!mcd_may_hold(s, want > UINT64_MAX - page ? want : (want + page - 1) & ~(page - 1), &room))
         return;
     res = MCS_FAIL(extent_plan);
     if (res == 0)
@@ -245,16 +248,21 @@ static void memfd_registered(struct mcd_session *s)
     int res;
 
     if (mcd_op_refused(s)) {
-        give_back(s, e);
+        mcd_give_back(s, e);
         return;
     }
-    res = enter_extent(s, e);
+    res = mcd_session_add_extent(s, e);
     if (res != 0) {
-        give_back(s, e);
+        mcd_give_back(s, e);
         refuse_memory(s, res, s->op.length);
         return;
     }
-    reply_extent(s, e, 0, false);
+    mcd_reply_extent(s, e, 0, false);
+}
+
+static void pin_memfd(struct mcd_session *s)
+{
+    mcd_op_pin(s, s->op.extent, memfd_registered);
 }
 
 void mcd_on_register(struct mcd_session *s, struct mcs_msg *m, int *fds, unsigned *nfds)
@@ -269,7 +277,7 @@ void mcd_on_register(struct mcd_session *s, struct mcs_msg *m, int *fds, unsigne
                            (unsigned long long)size);
         return;
     }
-    if (!may_hold(s, size, NULL))
+    if (!mcd_may_hold(s, size, NULL))
         return;
     res = mcd_extent_adopt(&s->agent->pool, fds[0], size, &e);
     if (res == -ENOMEM) {
@@ -292,26 +300,31 @@ void mcd_on_register(struct mcd_session *s, struct mcs_msg *m, int *fds, unsigne
     s->op.extent = e;
     s->op.length = size;
     mcd_op_register_extent(s, e);
-    mcd_op_registered(s, memfd_registered);
+    mcd_op_registered(s, pin_memfd);
 }
 
-static void freed(struct mcd_session *s)
+static void reply_freed(struct mcd_session *s)
 {
     struct mcs_msg m;
 
-    MCS_FAILPOINT(extent_freed);
-    s->nallocs--;
-    if (s->op.last) {
-        mcd_extent_forget(&s->agent->pool, s->op.extent);
-        mcd_extent_put(&s->agent->pool, s->op.extent);
-    } else {
-        mcd_alloc_give(s->op.extent->alloc, s->op.offset);
-    }
     m.b.free_reply = (struct mcs_msg_free_reply){.extent_gone = s->op.last};
     /* The memory is given back in any case: a late copy can hurt only the session's own tenant,
      * and the extent is never given to anybody else. */
     s->op.late = false;
     mcd_reply_taken(s, sizeof(m.b.free_reply), &m);
+}
+
+static void freed(struct mcd_session *s)
+{
+    MCS_FAILPOINT(extent_freed);
+    s->nallocs--;
+    if (s->op.last) {
+        mcd_extent_forget(&s->agent->pool, s->op.extent);
+        mcd_op_put(s, s->op.extent, reply_freed);
+    } else {
+        mcd_alloc_give(s->op.extent->alloc, s->op.offset);
+        reply_freed(s);
+    }
 }
 
 /* With its last allocation goes the extent. */
@@ -356,15 +369,19 @@ void mcd_on_free(struct mcd_session *s, struct mcs_msg *m)
     mcd_op_cut(s, free_cut);
 }
 
-static void unregistered(struct mcd_session *s)
+static void reply_unregistered(struct mcd_session *s)
 {
     struct mcs_msg m;
 
+    s->op.late = false; /* as in reply_freed() */
+    mcd_reply_taken(s, 0, &m);
+}
+
+static void unregistered(struct mcd_session *s)
+{
     MCS_FAILPOINT(unregistered);
     mcd_extent_forget(&s->agent->pool, s->op.extent);
-    mcd_extent_put(&s->agent->pool, s->op.extent);
-    s->op.late = false; /* as in freed() */
-    mcd_reply_taken(s, 0, &m);
+    mcd_op_put(s, s->op.extent, reply_unregistered);
 }
 
 void mcd_on_unregister(struct mcd_session *s, struct mcs_msg *m)
@@ -424,26 +441,34 @@ void mcd_on_map(struct mcd_session *s, struct mcs_msg *m)
                            o->segment->name);
         return;
     }
-    need = r.writable != 0 ? MCS_ACCESS_MAP_WRITE : MCS_ACCESS_MAP_READ;
+    /* importers of GPU memory choose their own access */
+    need = r.writable != 0 || b->extent->gpu != NULL ? MCS_ACCESS_MAP_WRITE : MCS_ACCESS_MAP_READ;
     if (o->segment->tenant != s->tenant || (b->access & need) == 0) {
         mcd_session_refuse(s, MCS_ACCESS,
                            "mapping needs %s on the buffer (it has %#x) and the same tenant",
-                           r.writable != 0 ? "MAP_WRITE" : "MAP_READ", b->access);
+                           need == MCS_ACCESS_MAP_WRITE ? "MAP_WRITE" : "MAP_READ", b->access);
+        return;
+    }
+    if (b->extent->gpu != NULL && b->extent->foreign) {
+        mcd_session_refuse(s, MCS_NOT_SUPPORTED,
+                           "the buffer is GPU memory that its owner's own library has allocated: "
+                           "it is read and written with "
+                           "transfers, and mapped only where it came from GPU_ALLOC (mcshm_alloc)");
         return;
     }
     if (s->ngrants >= GRANTS_MAX) {
         mcd_session_refuse(s, MCS_LIMIT, "a session has at most %u mappings", GRANTS_MAX);
         return;
     }
-    if (!may_hold(s, b->extent->size, NULL))
+    if (!mcd_may_hold(s, b->extent->size, NULL))
         return;
     /* Read-only means a descriptor of its own: a memfd of the pool has mode 0400, so only the agent's
      * user (or root) could open it for writing again. */
     snprintf(path, sizeof(path), "/proc/self/fd/%d", b->extent->fd);
     errno = -MCS_FAIL(map_open);
-    fd = errno != 0        ? -1
-         : r.writable != 0 ? fcntl(b->extent->fd, F_DUPFD_CLOEXEC, 3)
-                           : open(path, O_RDONLY | O_CLOEXEC);
+    fd = errno != 0                                  ? -1
+         : r.writable != 0 || b->extent->gpu != NULL ? fcntl(b->extent->fd, F_DUPFD_CLOEXEC, 3)
+                                                     : open(path, O_RDONLY | O_CLOEXEC);
     g = fd < 0 ? NULL : calloc(1, sizeof(*g));
     if (g == NULL) {
         mcd_session_refuse(s, MCS_NO_MEMORY, "cannot open the extent for mapping: %s",
@@ -453,7 +478,7 @@ void mcd_on_map(struct mcd_session *s, struct mcs_msg *m)
         return;
     }
     g->handle = ++s->next_grant;
-    g->writable = r.writable != 0;
+    g->writable = need == MCS_ACCESS_MAP_WRITE;
     if (g->writable)
         count_writable(s, 1);
     g->extent = mcd_extent_get(b->extent);
@@ -464,6 +489,7 @@ void mcd_on_map(struct mcd_session *s, struct mcs_msg *m)
     MCS_FAILPOINT(map_granted);
     m->b.map_reply = (struct mcs_msg_map_reply){
         .grant = g->handle,
+        .memory = b->extent->gpu != NULL ? MCS_MEMORY_GPU : MCS_MEMORY_HOST,
         .extent_size = b->extent->size,
         .extent_address = b->extent->address,
         .offset = b->offset + (r.address - b->address),

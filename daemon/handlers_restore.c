@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "fault.h"
+#include "gpu_memory.h"
 #include "handlers.h"
 #include "log.h"
 #include "store.h"
@@ -26,7 +27,7 @@ bool mcd_is_for_restore(uint16_t type)
 {
     return type == MCS_MSG_EXTENT_BACK || type == MCS_MSG_ALLOCS_BACK ||
            type == MCS_MSG_QUEUE_BACK || type == MCS_MSG_OPEN_BACK || type == MCS_MSG_BUFFER_ADD ||
-           type == MCS_MSG_RESUME;
+           type == MCS_MSG_RESUME || type == MCS_MSG_GPU_IMPORT;
 }
 
 static void refuse(struct mcd_session *s, uint32_t status, const char *text)
@@ -171,6 +172,14 @@ void mcd_on_extent_back(struct mcd_session *s, struct mcs_msg *m, int *fds, unsi
         refuse(s, MCS_NOT_FOUND, "the ledger knows no such extent of this session, or it is back");
         return;
     }
+    if (r.memory == MCS_MEMORY_GPU && (l->extents[i]->flags & MCD_LEDGER_GPU) != 0) {
+        mcd_on_gpu_back(s, m, l->extents[i], fds, nfds);
+        return;
+    }
+    if (r.memory != MCS_MEMORY_HOST || (l->extents[i]->flags & MCD_LEDGER_GPU) != 0) {
+        refuse(s, MCS_BAD_SHM, "the extent is of another kind of memory");
+        return;
+    }
     if (*nfds != 1 || r.size != l->extents[i]->size) {
         refuse(s, MCS_BAD_SHM,
                *nfds != 1 ? "no descriptor of the extent came along"
@@ -188,11 +197,9 @@ void mcd_on_extent_back(struct mcd_session *s, struct mcs_msg *m, int *fds, unsi
         return;
     }
     *nfds = 0; /* the extent's now */
-    l->memory -= e->size;
-    s->account->memory -= e->size; /* the session holds it from here on */
-    l->extents[i] = l->extents[--l->nextents];
+    mcd_limbo_take(s, e->record);
     mcd_session_enter_extent(s, e);
-    mcd_session_hold(s, (int64_t)e->size);
+    mcd_gpu_pin(s->agent, e, NULL); /* nor for this */
     if (s->agent->registry.rdma !=
         NULL) /* nobody waits for it: until then it goes over other transports */
         (void)mcd_registration_create_whole(&s->agent->registry, e, NULL, NULL);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cluster.h"
+#include "gpu.h"
 #include "handlers.h"
 #include "log.h"
 #include "mooncake.h"
@@ -239,7 +240,7 @@ static struct mcd_registration *register_late(struct mcd_session *s)
     unsigned access = mcd_registration_access(s->op.access);
     struct mcd_registration *r = NULL;
 
-    if (g->rdma != NULL && access != 0)
+    if (g->rdma != NULL && access != 0 && s->op.extent->gpu == NULL)
         (void)mcd_registration_create(g, s->op.extent, s->op.offset, s->op.length, access,
                                       mcd_registered_late, s->agent, &r);
     return r;
@@ -260,12 +261,20 @@ void mcd_on_buffer_add(struct mcd_session *s, struct mcs_msg *m)
                            r.access);
         return;
     }
-    if (e->foreign &&
+    if (e->foreign && e->gpu == NULL &&
         (r.access & (MCS_ACCESS_MAP_READ | MCS_ACCESS_MAP_WRITE)) == MCS_ACCESS_MAP_READ) {
         mcd_session_refuse(
             s, MCS_NOT_SUPPORTED,
             "memory of a registered memfd cannot be mapped read-only: whoever maps it "
             "could open it for writing; use pool memory, or grant MAP_WRITE too");
+        return;
+    }
+    if (e->gpu != NULL &&
+        (r.access & (MCS_ACCESS_MAP_READ | MCS_ACCESS_MAP_WRITE)) == MCS_ACCESS_MAP_READ) {
+        mcd_session_refuse(s, MCS_NOT_SUPPORTED,
+                           "GPU memory cannot be mapped read-only: whoever imports it chooses his "
+                           "own access; grant "
+                           "MAP_WRITE too, or READ alone");
         return;
     }
     s->op.extent = e;
@@ -589,7 +598,10 @@ void mcd_on_describe(struct mcd_session *s, struct mcs_msg *m)
         info->address = b->address;
         info->length = b->length;
         info->access = b->access;
-        if (b->node >= 0)
+        if (b->extent != NULL && b->extent->gpu != NULL) {
+            info->memory = MCS_MEMORY_GPU;
+            mcd_gpu_location(b->extent, info->location);
+        } else if (b->node >= 0)
             snprintf(info->location, sizeof(info->location), "cpu:%d", b->node);
         else
             snprintf(info->location, sizeof(info->location), "cpu");

@@ -75,13 +75,23 @@ struct mcd_ledger_session {
     char segment_name[MCS_NAME_MAX];
 };
 
+#define MCD_LEDGER_FOREIGN 1u /* the client made, or brought, the memory */
+#define MCD_LEDGER_GPU 2u     /* GPU memory */
+
 struct mcd_ledger_extent {
     uint64_t check;
     uint64_t session; /* incarnation */
-    uint64_t ino, dev, size, page_size, address;
+    union {
+        struct {
+            uint64_t ino, dev; /* of the memfd */
+        };
+        uint8_t
+            gpu[16]; /* with MCD_LEDGER_GPU: UUID of the device, whose descriptors all look alike */
+    };
+    uint64_t size, page_size, address;
     uint32_t handle, id;
     int32_t node;
-    uint32_t foreign;
+    uint32_t flags; /* MCD_LEDGER_FOREIGN, MCD_LEDGER_GPU */
 };
 
 struct mcd_ledger_queue {

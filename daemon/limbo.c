@@ -10,9 +10,13 @@
 #include <unistd.h>
 
 #include "cluster.h"
+#include "gpu_memory.h"
 #include "log.h"
 #include "shm/failpoint.h"
 
+#define GPU_NS                                                                                     \
+    UINT64_C(                                                                                      \
+        10000000000) /* that the barrier may last longer for what is in GPUs: drivers take seconds to start */
 #define TRIES_MAX 3u /* starts over one ledger that did not become ready */
 
 /* ---- the ledger at the start ------------------------------------------------------------- */
@@ -221,14 +225,18 @@ static bool add_extent(struct mcd_agent *a, struct mcd_session *s, struct mcd_le
     if (more == NULL)
         return false;
     l->extents = more;
-    l->extents[l->nextents++] = r;
-    l->memory += r->size;
-    s->account->memory += r->size;
-    a->pool.used += r->size;
     if (r->address + r->size > a->pool.next_address)
         mcd_pool_skip(&a->pool, r->address + r->size);
     if (r->id >= a->pool.next_id)
         a->pool.next_id = r->id + 1;
+    if ((r->flags & MCD_LEDGER_GPU) == 0)
+        a->pool.used += r->size;
+    else if (!mcd_gpu_expect(a, r))
+        return false;
+    l->ngpu += (r->flags & MCD_LEDGER_GPU) != 0;
+    l->extents[l->nextents++] = r;
+    l->memory += r->size;
+    s->account->memory += r->size;
     return true;
 }
 
@@ -371,7 +379,29 @@ bool mcd_recovery_over(const struct mcd_agent *a)
 {
     const struct mcd_recovery *r = &a->recovery;
 
-    return (r->away == 0 && r->coming == 0) || (r->until != 0 && mcd_now_ns() >= r->until);
+    if (r->away == 0 && r->coming == 0)
+        return true;
+    if (r->until == 0 || mcd_now_ns() < r->until)
+        return false;
+    /* those who are here, and wait for the GPU driver with everything that they have there */
+    for (const struct mcd_session *s = a->sessions; s != NULL; s = s->next)
+        if (s->limbo != NULL && s->limbo->here && s->limbo->ngpu != 0 && !s->ending)
+            return mcd_now_ns() >= r->until + GPU_NS;
+    return true;
+}
+
+void mcd_limbo_take(struct mcd_session *s, const struct mcd_ledger_extent *r)
+{
+    struct mcd_limbo *l = s->limbo;
+    uint32_t i = 0;
+
+    while (l->extents[i] != r)
+        i++;
+    l->extents[i] = l->extents[--l->nextents];
+    l->ngpu -= (r->flags & MCD_LEDGER_GPU) != 0;
+    l->memory -= r->size;
+    s->account->memory -= r->size; /* the session holds it from here on */
+    mcd_session_hold(s, (int64_t)r->size);
 }
 
 /* ---- coming back ------------------------------------------------------------------------ */
@@ -411,11 +441,15 @@ static void drop_rest(struct mcd_session *s)
     struct mcd_ledger *ledger = s->agent->recovery.ledger;
     struct mcd_limbo *l = s->limbo;
 
-    for (uint32_t i = 0; i < l->nextents; i++)
+    for (uint32_t i = 0; i < l->nextents; i++) {
+        if ((l->extents[i]->flags & MCD_LEDGER_GPU) != 0)
+            mcd_gpu_expect_no_more(s->agent, l->extents[i]);
+        else
+            s->agent->pool.used -= l->extents[i]->size;
         mcd_ledger_drop(ledger, MCD_LEDGER_EXTENT, l->extents[i]);
+    }
     for (uint32_t i = 0; i < l->nqueues; i++)
         mcd_ledger_drop(ledger, MCD_LEDGER_QUEUE, l->queues[i]);
-    s->agent->pool.used -= l->memory;
     s->account->memory -= l->memory;
     free(l->extents);
     free(l->queues);

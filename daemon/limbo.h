@@ -24,7 +24,8 @@ struct mcd_limbo {
     struct mcd_ledger_extent **extents; /* not handed back; NULL where one was */
     struct mcd_ledger_queue **queues;
     uint32_t nextents, nqueues, nwritable;
-    uint64_t memory;        /* bytes of those extents, which the pool counts */
+    uint32_t ngpu;          /* of the extents, of GPU memory */
+    uint64_t memory;        /* bytes of those extents, which their tenant counts */
     bool here;              /* it is handing them back */
     bool asked;             /* that was all: RESUME */
     struct mcd_alarm timer; /* of a process that cannot be seen */
@@ -61,6 +62,8 @@ bool mcd_recovery_over(const struct mcd_agent *a);
 struct mcd_session *mcd_limbo_find(struct mcd_agent *a, uint64_t incarnation);
 /* It has come. */
 void mcd_limbo_arrive(struct mcd_session *s);
+/* The extent of that record, which is one of those not handed back, is. */
+void mcd_limbo_take(struct mcd_session *s, const struct mcd_ledger_extent *r);
 /* It has handed back what it will: the rest goes. */
 void mcd_limbo_leave(struct mcd_session *s);
 /* The session ends: all of it goes. Also for sessions that are not in limbo. */

@@ -14,6 +14,7 @@
 
 #include "agent.h"
 #include "eal.h"
+#include "gpu.h"
 #include "log.h"
 #include "mooncake.h"
 #include "rdma.h"
@@ -234,6 +235,7 @@ static int create_engines(struct mcd_agent *a, const int *cores, unsigned n)
             .nnets = a->network ? all : 0,
             .network = a->network,
             .rdma = a->rdma,
+            .cuda = a->cuda,
             .store = a->store,
             .checksum = a->config.tcp_checksum == 0,
             .zero_copy_min = a->config.zero_copy_min != 0 ? a->config.zero_copy_min : UINT64_MAX,
@@ -373,6 +375,8 @@ static int serve(struct mcd_agent *a)
         strcmp(a->config.peer_listen, "off") != 0 || strcmp(a->config.mooncake_listen, "off") != 0;
     res = mcd_rdma_create(a, error, sizeof(error));
     if (res == 0)
+        res = mcd_gpu_create(a, error, sizeof(error));
+    if (res == 0)
         res = mcd_store_create(a, error, sizeof(error));
     if (res != 0)
         goto error_engines;
@@ -422,6 +426,7 @@ error_engines:
     for (unsigned i = 0; i < a->nengines; i++)
         mcd_engine_destroy(a->engines[i]);
     mcd_store_destroy(a);
+    mcd_gpu_destroy(a);
     mcd_rdma_destroy(a);
 error_event:
     close(a->event_fd);

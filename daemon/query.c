@@ -7,7 +7,9 @@
 
 #include "cluster.h"
 #include "counters.h"
+#include "gpu.h"
 #include "mooncake.h"
+#include "query_gpu.h"
 #include "query_rdma.h"
 #include "store.h"
 #include "version.h"
@@ -169,6 +171,7 @@ static void status(struct mcd_agent *a, cJSON *root)
         cJSON_AddStringToObject(o, "listen", mcd_admin_listen(a->admin));
     else
         cJSON_AddNullToObject(o, "listen");
+    mcd_query_gpu_status(a, root);
     cluster(a, root);
     mcd_totals(a, &t);
     o = cJSON_AddObjectToObject(root, "counters");
@@ -241,6 +244,19 @@ static void sessions(struct mcd_agent *a, const struct mcd_session *asker, cJSON
     }
 }
 
+static void add_location(cJSON *o, const struct mcd_extent *e, int node)
+{
+    char text[MCS_LOCATION_MAX];
+
+    if (e != NULL && e->gpu != NULL)
+        mcd_gpu_location(e, text);
+    else if (node >= 0)
+        snprintf(text, sizeof(text), "cpu:%d", node);
+    else
+        snprintf(text, sizeof(text), "cpu");
+    cJSON_AddStringToObject(o, "location", text);
+}
+
 static void extents(struct mcd_agent *a, const struct mcd_session *asker, cJSON *root)
 {
     cJSON *list = cJSON_AddArrayToObject(root, "extents");
@@ -257,7 +273,11 @@ static void extents(struct mcd_agent *a, const struct mcd_session *asker, cJSON 
         else
             cJSON_AddNullToObject(o, "session"); /* only mappings hold it */
         add_tenant(a, o, "tenant", e->tenant);
-        cJSON_AddStringToObject(o, "kind", e->foreign ? "memfd" : "pool");
+        cJSON_AddStringToObject(o, "kind",
+                                e->gpu != NULL ? (e->foreign ? "gpu import" : "gpu")
+                                : e->foreign   ? "memfd"
+                                               : "pool");
+        add_location(o, e, e->kind.node);
         add_u64(o, "size", e->size);
         add_u64(o, "used", e->alloc != NULL ? mcd_alloc_used(e->alloc) : e->size);
         add_u64(o, "allocations", e->alloc != NULL ? mcd_alloc_count(e->alloc) : 1);
@@ -287,7 +307,7 @@ static void segments(struct mcd_agent *a, const struct mcd_session *asker, cJSON
         buffers = cJSON_AddArrayToObject(o, "buffers");
         for (uint32_t i = 0; i < s->snapshot->count; i++) {
             const struct mcd_buffer *b = &s->snapshot->buffers[i];
-            char text[16];
+            char text[8];
             cJSON *j = cJSON_CreateObject();
 
             add_hex(j, "address", b->address);
@@ -297,11 +317,7 @@ static void segments(struct mcd_agent *a, const struct mcd_session *asker, cJSON
                      b->access & MCS_ACCESS_MAP_READ ? "R" : "-",
                      b->access & MCS_ACCESS_MAP_WRITE ? "W" : "-");
             cJSON_AddStringToObject(j, "access", text);
-            if (b->node >= 0)
-                snprintf(text, sizeof(text), "cpu:%d", b->node);
-            else
-                snprintf(text, sizeof(text), "cpu");
-            cJSON_AddStringToObject(j, "location", text);
+            add_location(j, b->extent, b->node);
             cJSON_AddItemToArray(buffers, j);
         }
         cJSON_AddItemToArray(list, o);
@@ -401,6 +417,9 @@ char *mcd_query_json(struct mcd_agent *a, const struct mcd_session *asker, uint3
         break;
     case MCS_QUERY_NICS:
         mcd_query_nics(a, root);
+        break;
+    case MCS_QUERY_GPUS:
+        mcd_query_gpus(a, root);
         break;
     }
     text = cJSON_PrintUnformatted(root);

@@ -14,6 +14,7 @@
 #include "closer.h"
 #include "cluster.h"
 #include "fault.h"
+#include "handlers.h"
 #include "log.h"
 #include "quiet.h"
 #include "store.h"
@@ -543,6 +544,7 @@ static void free_session(struct mcd_session *s)
     while (s->queues != NULL)
         mcd_session_free_queue(s, s->queues);
     mcd_stats_forget(s);
+    mcd_import_drop(s);
     while (s->grants != NULL) {
         struct mcd_grant *g = s->grants;
 
@@ -630,7 +632,8 @@ static const char *fault_of(const struct mcd_session *s)
         if (mcd_fault_happened(q->guard))
             return "took its queue's memory away";
     for (uint32_t i = 0; s->nextents != 0 && i < MCD_TABLE_SIZE; i++)
-        if (s->extents[i] != NULL && mcd_fault_happened(s->extents[i]->guard))
+        if (s->extents[i] != NULL && s->extents[i]->guard >= 0 &&
+            mcd_fault_happened(s->extents[i]->guard))
             return "took memory of an extent away";
     return NULL;
 }

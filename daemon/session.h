@@ -10,13 +10,17 @@
 
 #include "engine.h"
 #include "segment.h"
+#include "shm/cuda.h"
 #include "shm/inbox.h"
 #include "shm/message.h"
 #include "worker.h"
 
 struct mcd_agent;
 struct mcm_record;
+struct mcd_ledger_extent;
 struct mcd_ledger_session;
+struct mcd_gpu_import;
+struct mcd_gpu_tie;
 struct mcd_holds;
 struct mcd_limbo;
 struct mcd_listing;
@@ -84,6 +88,10 @@ struct mcd_operation {
     struct mcd_job job;
     bool job_done;
     struct mcd_extent_job making;
+    struct mcd_gpu_tie
+        *tie; /* what the GPU driver makes, pins or lets go of for it; gpu_memory.h */
+    struct mcd_ledger_extent *back; /* whose memory it is, when it comes back; NULL: it is new */
+    struct mcs_gpu_id gpu;          /* device that memory is asked of */
 };
 
 /* What the client of a queue says that it copied by itself. */
@@ -127,9 +135,11 @@ struct mcd_session {
     struct mcd_grant *grants;
     struct mcd_object_map *object_maps; /* of the store's extents */
     uint32_t nobject_maps;
-    uint32_t objects_gone;           /* what region.words->objects_gone should say */
-    uint64_t memory;                 /* bytes of its extents and mappings */
-    uint64_t requests;               /* control messages */
+    uint32_t objects_gone; /* what region.words->objects_gone should say */
+    struct mcd_gpu_import
+        *import;       /* parts of GPU memory that have come, and are not all; NULL: none */
+    uint64_t memory;   /* bytes of its extents and mappings */
+    uint64_t requests; /* control messages */
     struct mcs_stats_session *stats; /* in the stats file; NULL: none */
     struct mcd_reported reported;    /* of queues that are gone */
     uint64_t watched;                /* engines that watch its doorbell, by bit */

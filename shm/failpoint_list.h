@@ -17,6 +17,8 @@
  *           meta    a name in the cluster's metadata, published and withdrawn
  *           disk    objects that go to disk and come back
  *           objects objects put, found, removed
+ *           gpu     a client that does everything with GPU memory, over tests/fake-cuda
+ *           gpuback the same, whose agent dies, and the next one
  * fails   1: MCS_FAIL(), the call site takes an errno
  */
 #ifndef MCS_FAILPOINT_LIST_H
@@ -224,6 +226,17 @@
     X(pair_made, agent, rdma, 1, "one that a peer asks for is made, it does not receive yet")      \
     X(pair_ready, agent, rdma, 0, "it receives, the peer does not know")                           \
     X(pair_connected, agent, rdma, 1, "both ends can send, no engine has it here")                 \
+    /* ---- agent: GPU memory ---- */                                                              \
+    X(gpu_open, agent, gpu, 0, "the GPU driver is about to be opened")                             \
+    X(gpu_part, agent, gpu, 1, "the first part of memory to import has come")                      \
+    X(gpu_plan, agent, gpu, 1, "GPU memory is about to be planned")                                \
+    X(gpu_tie, agent, gpu, 1, "what the driver will have of an extent is about to be noted")       \
+    X(gpu_made, agent, gpu, 0, "the driver has made or imported memory, or refused")               \
+    X(gpu_extent, agent, gpu, 1, "the memory is about to become an extent")                        \
+    X(gpu_release, agent, gpu, 0, "an extent's last user is gone, the driver still has it")        \
+    X(gpu_gone, agent, gpu, 0, "the driver has it no more")                                        \
+    X(gpu_back_begun, agent, gpuback, 1, "GPU memory comes back, nothing is noted of it")          \
+    X(gpu_back, agent, gpuback, 0, "it is the session's again")                                    \
     /* ---- agent: its objects; passed by a load of their own ---- */                              \
     X(objects_grow, agent, objects, 1, "the table of objects is about to grow")                    \
     X(object_filled, agent, store, 0, "an object's record is filled, and not valid yet")           \

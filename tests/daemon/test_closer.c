@@ -103,3 +103,41 @@ Test(closer, a_nudge_ends_lingering)
     cr_assert(all, "it still lingers");
     close(peer);
 }
+
+/* n descriptors of one pipe's end, so that its other end tells when the last is closed. */
+static void many(int *fds, unsigned n, int *other)
+{
+    int ends[2];
+
+    cr_assert_eq(pipe2(ends, O_CLOEXEC), 0);
+    for (unsigned i = 0; i < n; i++)
+        cr_assert_geq(fds[i] = dup(ends[1]), 0);
+    close(ends[1]);
+    *other = ends[0];
+}
+
+Test(closer, known_descriptors_count_for_nothing_and_those_of_one_large_request_for_half)
+{
+    int fds[200], peers[2], other;
+    struct pollfd hung;
+
+    many(fds, 200, &other);
+    mcd_closer_put_known(1, fds, 200);
+    cr_assert(!mcd_closer_choked(1));
+    hung = (struct pollfd){.fd = other};
+    cr_assert_eq(poll(&hung, 1, PATIENCE_MS), 1, "they are closed");
+    close(other);
+    for (unsigned i = 0; i < 2; i++) {
+        many(fds, 199, &other);
+        fds[199] = lingering(&peers[i]);
+        mcd_closer_put_many(1, fds, 200);
+        hung = (struct pollfd){.fd = other};
+        cr_assert_eq(poll(&hung, 1, PATIENCE_MS), 1, "all before the one that hangs");
+        close(other);
+        cr_assert_eq(mcd_closer_choked(1), i == 1, "two such");
+    }
+    close(peers[0]);
+    close(peers[1]);
+    cr_assert(mcd_closer_drain(PATIENCE_MS), "not all is closed");
+    cr_assert(!mcd_closer_choked(1));
+}

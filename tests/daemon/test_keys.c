@@ -389,7 +389,7 @@ static void check_keys(const struct ra *g, const struct mct_rdma_keys *k,
 Test(keys, a_description_names_the_keys_of_every_device_and_chunk)
 {
     struct mcd_snapshot *s;
-    struct ra_client c;
+    struct sa_client c;
     unsigned pages;
     uint32_t e;
     struct ra g;
@@ -412,7 +412,7 @@ Test(keys, a_description_names_the_keys_of_every_device_and_chunk)
         check_keys(&g, s->buffers[2].keys, g.devices[d]);
     }
     mcd_snapshot_free(s);
-    ra_leave(&c);
+    sa_leave(&c);
     ra_fini(&g);
 }
 
@@ -443,14 +443,15 @@ Test(keys, a_device_that_is_not_there_leaves_no_gap)
     for (unsigned dead = 0; dead < 3; dead++)
         for (int late = 0; late < 2; late++) {
             struct mcd_snapshot *s;
-            struct ra_client c;
+            struct sa_client c;
             unsigned pages;
             char name[16];
             uint32_t e;
             struct ra g;
 
             fake_reset();
-            ra_init_agent(&g);
+            memset(&g, 0, sizeof(g));
+            g.agent = sa_init();
             for (; g.ndevices < 3; g.ndevices++) {
                 snprintf(name, sizeof(name), "fake%u", g.ndevices);
                 g.devices[g.ndevices] = fake_add(name);
@@ -471,7 +472,7 @@ Test(keys, a_device_that_is_not_there_leaves_no_gap)
                 if (d != dead)
                     check_keys(&g, s->buffers[0].keys, g.devices[d]);
             mcd_snapshot_free(s);
-            ra_leave(&c);
+            sa_leave(&c);
             ra_fini(&g);
         }
 }
@@ -483,7 +484,7 @@ Test(keys, other_devices_are_another_version)
     struct mcd_snapshot *s;
     union mcs_msg_body b;
     struct fake_device *d;
-    struct ra_client c;
+    struct sa_client c;
     unsigned pages;
     uint64_t version;
     uint32_t e;
@@ -512,7 +513,7 @@ Test(keys, other_devices_are_another_version)
     cr_assert_eq(s->buffers[0].keys->nnics, 2);
     check_keys(&g, s->buffers[0].keys, d);
     mcd_snapshot_free(s);
-    ra_leave(&c);
+    sa_leave(&c);
     ra_fini(&g);
 }
 
@@ -520,7 +521,7 @@ Test(keys, other_devices_are_another_version)
 Test(keys, a_page_ends_where_a_frame_would)
 {
     struct mcd_snapshot *from, *s;
-    struct ra_client c;
+    struct sa_client c;
     unsigned pages;
     uint32_t e;
     struct ra g;
@@ -539,6 +540,6 @@ Test(keys, a_page_ends_where_a_frame_would)
         cr_assert_eq(s->buffers[i].keys->nchunks, 48);
     mcd_snapshot_free(s);
     free(from);
-    ra_leave(&c);
+    sa_leave(&c);
     ra_fini(&g);
 }

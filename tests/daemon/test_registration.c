@@ -29,8 +29,8 @@ static const struct mcd_buffer *buffer_at(const struct ra *g, uint32_t i)
 
 Test(registration, an_extent_is_registered_with_every_device_before_the_client_has_it)
 {
-    union mcs_msg_body b = ra_alloc_body(SIZE);
-    struct ra_client c;
+    union mcs_msg_body b = sa_alloc_body(SIZE);
+    struct sa_client c;
     struct fake_region r;
     struct mcd_extent *e;
     struct ra g;
@@ -38,15 +38,15 @@ Test(registration, an_extent_is_registered_with_every_device_before_the_client_h
     ra_init(&g, CHUNK, false);
     ra_arrive(&g, &c);
     fake_block(FAKE_REG_MR, g.devices[1]);
-    ra_send(&c, MCS_MSG_ALLOC, &b, NULL, 0);
+    sa_send(&c, MCS_MSG_ALLOC, &b, NULL, 0);
     ra_until(&g, g.agent->registry.pending == 1);
     cr_assert(fake_await_blocked(g.devices[1], 1));
     for (int i = 0; i < 20; i++) {
         ra_pump(&g, 1);
-        cr_assert_not(ra_answered(&c), "before the second device has it");
+        cr_assert_not(sa_answered(&c), "before the second device has it");
     }
     fake_unblock(g.devices[1]);
-    ra_until(&g, ra_answered(&c));
+    ra_until(&g, sa_answered(&c));
     cr_assert_eq(c.m.h.status, MCS_OK);
     e = mcd_session_extent(only_session(&g), c.m.b.extent_reply.extent);
     cr_assert(e != NULL && e->registration != NULL);
@@ -58,14 +58,14 @@ Test(registration, an_extent_is_registered_with_every_device_before_the_client_h
             cr_assert_eq(r.length, CHUNK);
         }
     }
-    ra_leave(&c);
+    sa_leave(&c);
     ra_fini(&g);
 }
 
 Test(registration, where_the_second_device_has_no_room_the_first_one_has_nothing_either)
 {
-    union mcs_msg_body b = ra_alloc_body(SIZE);
-    struct ra_client c;
+    union mcs_msg_body b = sa_alloc_body(SIZE);
+    struct sa_client c;
     struct ra g;
 
     ra_init(&g, CHUNK, false);
@@ -76,16 +76,16 @@ Test(registration, where_the_second_device_has_no_room_the_first_one_has_nothing
     cr_assert_eq(g.agent->registry.failed, 1);
     cr_assert_eq(g.agent->registry.unregistered_bytes, SIZE);
     cr_assert_null(mcd_session_extent(only_session(&g), c.m.b.extent_reply.extent)->registration);
-    ra_leave(&c);
+    sa_leave(&c);
     ra_fini(&g);
 }
 
 Test(registration, memory_that_must_be_registered_and_cannot_is_refused_with_the_reason)
 {
-    union mcs_msg_body b = ra_alloc_body(SIZE);
-    int fd = ra_memfd(SIZE);
+    union mcs_msg_body b = sa_alloc_body(SIZE);
+    int fd = sa_memfd(SIZE);
     struct rlimit limit;
-    struct ra_client c;
+    struct sa_client c;
     struct ra g;
 
     ra_init(&g, CHUNK, true);
@@ -106,27 +106,27 @@ Test(registration, memory_that_must_be_registered_and_cannot_is_refused_with_the
     cr_assert_eq(only_session(&g)->account->memory, 0);
 
     b.reg.size = SIZE;
-    ra_send(&c, MCS_MSG_REGISTER, &b, &fd, 1);
-    ra_until(&g, ra_answered(&c));
+    sa_send(&c, MCS_MSG_REGISTER, &b, &fd, 1);
+    ra_until(&g, sa_answered(&c));
     cr_assert_eq(c.m.h.status, MCS_NO_MEMORY);
     ra_until(&g, g.agent->pool.used == 0);
     cr_assert_eq(only_session(&g)->account->memory, 0);
 
     fake_memlock(UINT64_MAX);
-    ra_send(&c, MCS_MSG_REGISTER, &b, &fd, 1);
-    ra_until(&g, ra_answered(&c));
+    sa_send(&c, MCS_MSG_REGISTER, &b, &fd, 1);
+    ra_until(&g, sa_answered(&c));
     cr_assert_eq(c.m.h.status, MCS_OK, "%s", c.m.b.error.text);
     cr_assert_eq(fake_count(FAKE_MR, NULL), RA_DEVICES * SIZE / CHUNK);
     close(fd);
-    ra_leave(&c);
+    sa_leave(&c);
     ra_fini(&g);
 }
 
 Test(registration, a_freed_or_unregistered_extent_is_deregistered_before_the_answer)
 {
     union mcs_msg_body b;
-    int fd = ra_memfd(SIZE);
-    struct ra_client c;
+    int fd = sa_memfd(SIZE);
+    struct sa_client c;
     uint32_t e;
     struct ra g;
 
@@ -143,8 +143,8 @@ Test(registration, a_freed_or_unregistered_extent_is_deregistered_before_the_ans
 
     memset(&b, 0, sizeof(b));
     b.reg.size = SIZE;
-    ra_send(&c, MCS_MSG_REGISTER, &b, &fd, 1);
-    ra_until(&g, ra_answered(&c));
+    sa_send(&c, MCS_MSG_REGISTER, &b, &fd, 1);
+    ra_until(&g, sa_answered(&c));
     e = c.m.b.extent_reply.extent;
     cr_assert_eq(ra_buffer(&g, &c, MCS_MSG_BUFFER_ADD, e, 4096, 4096, RW), MCS_OK);
     memset(&b, 0, sizeof(b));
@@ -152,7 +152,7 @@ Test(registration, a_freed_or_unregistered_extent_is_deregistered_before_the_ans
     cr_assert_eq(ra_ask(&g, &c, MCS_MSG_UNREGISTER, &b), MCS_OK);
     cr_assert_eq(fake_count(FAKE_MR, NULL), 0);
     close(fd);
-    ra_leave(&c);
+    sa_leave(&c);
     ra_fini(&g);
 }
 
@@ -162,7 +162,7 @@ Test(registration, nothing_stays_published_of_an_extent_that_is_freed)
     union mcs_msg_body b;
 
     for (unsigned rdma = 0; rdma < 2; rdma++) {
-        struct ra_client c;
+        struct sa_client c;
         struct ra g;
         uint32_t e;
 
@@ -180,7 +180,7 @@ Test(registration, nothing_stays_published_of_an_extent_that_is_freed)
         cr_assert_eq(only_session(&g)->segment->snapshot->count, 0);
         cr_assert_eq(fake_count(FAKE_MR, NULL), 0);
         cr_assert_eq(g.agent->pool.used, 0);
-        ra_leave(&c);
+        sa_leave(&c);
         ra_fini(&g);
     }
 }
@@ -201,7 +201,7 @@ Test(registration, a_buffer_is_reached_with_just_its_access_and_at_its_published
         {MCS_ACCESS_MAP_READ | MCS_ACCESS_MAP_WRITE, 0},
     };
     struct fake_region r;
-    struct ra_client c;
+    struct sa_client c;
     uint32_t e;
     struct ra g;
 
@@ -227,14 +227,14 @@ Test(registration, a_buffer_is_reached_with_just_its_access_and_at_its_published
         cr_assert_not(ra_remote_region(g.devices[0], 0, &r), "removed is deregistered");
         cr_assert_not(ra_remote_region(g.devices[1], 0, &r));
     }
-    ra_leave(&c);
+    sa_leave(&c);
     ra_fini(&g);
 }
 
 Test(registration, peers_hear_of_a_buffer_when_every_device_knows_it)
 {
     union mcs_msg_body b;
-    struct ra_client c;
+    struct sa_client c;
     uint32_t e;
     struct ra g;
 
@@ -242,26 +242,26 @@ Test(registration, peers_hear_of_a_buffer_when_every_device_knows_it)
     ra_arrive(&g, &c);
     e = ra_alloc(&g, &c, SIZE);
     fake_block(FAKE_REG_MR, g.devices[1]);
-    b = ra_buffer_body(e, 0, 4096, RW);
-    ra_send(&c, MCS_MSG_BUFFER_ADD, &b, NULL, 0);
+    b = sa_buffer_body(e, 0, 4096, RW);
+    sa_send(&c, MCS_MSG_BUFFER_ADD, &b, NULL, 0);
     ra_until(&g, g.agent->registry.pending == 1);
     for (int i = 0; i < 20; i++) {
         ra_pump(&g, 1);
         cr_assert_null(buffer_at(&g, 0));
-        cr_assert_not(ra_answered(&c));
+        cr_assert_not(sa_answered(&c));
     }
     fake_unblock(g.devices[1]);
     ra_until(&g, buffer_at(&g, 0) != NULL);
     cr_assert_not_null(buffer_at(&g, 0)->registration);
     cr_assert_eq(buffer_at(&g, 0)->registration->state, MCD_REGISTRATION_MADE);
-    ra_until(&g, ra_answered(&c));
-    ra_leave(&c);
+    ra_until(&g, sa_answered(&c));
+    sa_leave(&c);
     ra_fini(&g);
 }
 
 Test(registration, the_same_range_twice_is_registered_once)
 {
-    struct ra_client c;
+    struct sa_client c;
     uint32_t e;
     struct ra g;
     unsigned before;
@@ -280,13 +280,13 @@ Test(registration, the_same_range_twice_is_registered_once)
     cr_assert_eq(fake_count(FAKE_MR, NULL), before + RA_DEVICES, "it is published once more");
     cr_assert_eq(ra_buffer(&g, &c, MCS_MSG_BUFFER_REMOVE, e, 0, 4096, 0), MCS_OK);
     cr_assert_eq(fake_count(FAKE_MR, NULL), before);
-    ra_leave(&c);
+    sa_leave(&c);
     ra_fini(&g);
 }
 
 Test(registration, a_buffer_that_cannot_be_registered_is_published_without_or_refused)
 {
-    struct ra_client c;
+    struct sa_client c;
     uint32_t e;
 
     for (int require = 0; require < 2; require++) {
@@ -304,7 +304,7 @@ Test(registration, a_buffer_that_cannot_be_registered_is_published_without_or_re
         cr_assert_eq(g.agent->registry.unregistered_bytes, require != 0 ? 0 : 4096);
         cr_assert_eq(ra_buffer(&g, &c, MCS_MSG_REVOKE, e, 0, SIZE, 0), MCS_OK);
         cr_assert_eq(g.agent->registry.unregistered_bytes, 0);
-        ra_leave(&c);
+        sa_leave(&c);
         ra_fini(&g);
     }
 }
@@ -312,7 +312,7 @@ Test(registration, a_buffer_that_cannot_be_registered_is_published_without_or_re
 /* ---- taking away ---------------------------------------------------------------------- */
 
 /* A buffer of 64 KiB, out of whose middle 8 KiB are revoked. */
-static uint32_t publish_one(struct ra *g, struct ra_client *c)
+static uint32_t publish_one(struct ra *g, struct sa_client *c)
 {
     uint32_t e = ra_alloc(g, c, SIZE);
 
@@ -325,7 +325,7 @@ Test(registration, what_is_left_of_a_cut_buffer_has_keys_of_its_own_before_the_c
     struct fake_region old, r;
     uint64_t published;
     union mcs_msg_body b;
-    struct ra_client c;
+    struct sa_client c;
     uint32_t e;
     struct ra g;
 
@@ -335,15 +335,15 @@ Test(registration, what_is_left_of_a_cut_buffer_has_keys_of_its_own_before_the_c
     published = c.m.b.buffer_reply.address;
     cr_assert(ra_remote_region(g.devices[0], 0, &old));
     fake_block(FAKE_REG_MR, g.devices[0]);
-    b = ra_buffer_body(e, 98304, 8192, 0);
-    ra_send(&c, MCS_MSG_REVOKE, &b, NULL, 0);
+    b = sa_buffer_body(e, 98304, 8192, 0);
+    sa_send(&c, MCS_MSG_REVOKE, &b, NULL, 0);
     ra_until(&g, g.agent->registry.pending == 2);
     for (int i = 0; i < 10; i++)
         ra_pump(&g, 1);
     cr_assert_eq(buffer_at(&g, 0)->length, 65536, "peers lose nothing that they may have");
-    cr_assert_not(ra_answered(&c));
+    cr_assert_not(sa_answered(&c));
     fake_unblock(g.devices[0]);
-    ra_until(&g, ra_answered(&c));
+    ra_until(&g, sa_answered(&c));
     cr_assert_eq(c.m.h.status, MCS_OK);
     cr_assert_eq(only_session(&g)->segment->snapshot->count, 2);
     for (unsigned d = 0; d < RA_DEVICES; d++) {
@@ -358,14 +358,14 @@ Test(registration, what_is_left_of_a_cut_buffer_has_keys_of_its_own_before_the_c
     }
     for (uint32_t i = 0; i < 2; i++)
         cr_assert_eq(buffer_at(&g, i)->registration->state, MCD_REGISTRATION_MADE);
-    ra_leave(&c);
+    sa_leave(&c);
     ra_fini(&g);
 }
 
 Test(registration, revoked_is_said_when_no_device_reaches_it_any_more)
 {
     union mcs_msg_body b;
-    struct ra_client c;
+    struct sa_client c;
     uint32_t e;
     struct ra g;
 
@@ -373,26 +373,26 @@ Test(registration, revoked_is_said_when_no_device_reaches_it_any_more)
     ra_arrive(&g, &c);
     e = publish_one(&g, &c);
     fake_block(FAKE_DEREG_MR, g.devices[1]);
-    b = ra_buffer_body(e, 0, SIZE, 0);
-    ra_send(&c, MCS_MSG_REVOKE, &b, NULL, 0);
+    b = sa_buffer_body(e, 0, SIZE, 0);
+    sa_send(&c, MCS_MSG_REVOKE, &b, NULL, 0);
     ra_until(&g, buffer_at(&g, 0) == NULL);
     ra_until(&g, g.agent->registry.pending == 1);
     cr_assert(fake_await_blocked(g.devices[1], 1));
     for (int i = 0; i < 20; i++) {
         ra_pump(&g, 1);
-        cr_assert_not(ra_answered(&c), "the second device still has it");
+        cr_assert_not(sa_answered(&c), "the second device still has it");
     }
     fake_unblock(g.devices[1]);
-    ra_until(&g, ra_answered(&c));
+    ra_until(&g, sa_answered(&c));
     cr_assert_eq(c.m.h.status, MCS_OK);
     cr_assert_eq(fake_count(FAKE_MR, NULL), RA_DEVICES * SIZE / CHUNK);
-    ra_leave(&c);
+    sa_leave(&c);
     ra_fini(&g);
 }
 
 Test(registration, pieces_that_cannot_be_registered_stay_published_without_keys)
 {
-    struct ra_client c;
+    struct sa_client c;
     uint32_t e;
 
     for (int require = 0; require < 2; require++) {
@@ -409,7 +409,7 @@ Test(registration, pieces_that_cannot_be_registered_stay_published_without_keys)
                          (buffer_at(&g, 1)->registration->state == MCD_REGISTRATION_MADE),
                      1);
         cr_assert_eq(fake_count(FAKE_MR, NULL), RA_DEVICES * (SIZE / CHUNK + 1));
-        ra_leave(&c);
+        sa_leave(&c);
         ra_fini(&g);
     }
 }
@@ -418,7 +418,7 @@ Test(registration, a_cut_over_many_buffers_leaves_a_head_and_a_tail)
 {
     struct fake_region r;
     uint64_t base;
-    struct ra_client c;
+    struct sa_client c;
     uint32_t e;
     struct ra g;
 
@@ -441,14 +441,14 @@ Test(registration, a_cut_over_many_buffers_leaves_a_head_and_a_tail)
         cr_assert(head == 1 && tail == 1 && whole == 1);
         cr_assert_not(ra_remote_region(g.devices[d], 3, &r));
     }
-    ra_leave(&c);
+    sa_leave(&c);
     ra_fini(&g);
 }
 
 Test(registration, withdrawing_deregisters_all_buffers)
 {
     union mcs_msg_body b;
-    struct ra_client c;
+    struct sa_client c;
     uint32_t e;
     struct ra g;
 
@@ -463,7 +463,7 @@ Test(registration, withdrawing_deregisters_all_buffers)
     cr_assert_eq(fake_count(FAKE_MR, NULL), RA_DEVICES * (SIZE / CHUNK + 10));
     cr_assert_eq(ra_ask(&g, &c, MCS_MSG_WITHDRAW, NULL), MCS_OK);
     cr_assert_eq(fake_count(FAKE_MR, NULL), RA_DEVICES * SIZE / CHUNK);
-    ra_leave(&c);
+    sa_leave(&c);
     ra_fini(&g);
 }
 
@@ -471,7 +471,7 @@ Test(registration, withdrawing_deregisters_all_buffers)
 
 Test(registration, a_device_that_hangs_keeps_memory_and_nobody_else)
 {
-    struct ra_client c, other;
+    struct sa_client c, other;
     struct ra g;
 
     ra_init(&g, CHUNK, false);
@@ -479,7 +479,7 @@ Test(registration, a_device_that_hangs_keeps_memory_and_nobody_else)
     (void)publish_one(&g, &c);
     ra_arrive(&g, &other);
     fake_block(FAKE_DEREG_MR, g.devices[0]);
-    ra_leave(&c);
+    sa_leave(&c);
     ra_until(&g, g.agent->nsessions == 1);
     for (int i = 0; i < 20; i++)
         ra_pump(&g, 1);
@@ -488,15 +488,15 @@ Test(registration, a_device_that_hangs_keeps_memory_and_nobody_else)
     (void)publish_one(&g, &other); /* on both devices */
     fake_unblock(g.devices[0]);
     ra_until(&g, g.agent->pool.used == SIZE && g.agent->registry.pending == 0);
-    ra_leave(&other);
+    sa_leave(&other);
     ra_fini(&g);
 }
 
 /* Who publishes meanwhile waits for a while, and peers hear of the keys when there are some. */
 Test(registration, a_device_that_hangs_keeps_memory_from_its_keys_alone)
 {
-    union mcs_msg_body b = ra_alloc_body(SIZE), name;
-    struct ra_client c;
+    union mcs_msg_body b = sa_alloc_body(SIZE), name;
+    struct sa_client c;
     uint64_t version;
     struct ra g;
     uint32_t e;
@@ -526,14 +526,14 @@ Test(registration, a_device_that_hangs_keeps_memory_from_its_keys_alone)
             cr_assert_null(buffer_at(&g, 0));
             cr_assert_eq(g.agent->registry.count, 1, "what was refused is gone");
         }
-        ra_leave(&c);
+        sa_leave(&c);
         ra_fini(&g);
     }
 }
 
 Test(registration, a_device_that_hangs_is_said_once)
 {
-    struct ra_client c;
+    struct sa_client c;
     struct ra g;
 
     ra_init(&g, CHUNK, false);
@@ -542,7 +542,7 @@ Test(registration, a_device_that_hangs_is_said_once)
     mcd_registry_look(&g.agent->registry, mcd_now_ns() + UINT64_C(60000000000));
     cr_assert_not(g.agent->registry.told, "what is registered waits for nobody");
     fake_block(FAKE_DEREG_MR, g.devices[0]);
-    ra_leave(&c);
+    sa_leave(&c);
     ra_until(&g, g.agent->sessions == NULL);
     mcd_registry_look(&g.agent->registry, mcd_now_ns());
     cr_assert_not(g.agent->registry.told, "it may still answer");
@@ -560,9 +560,9 @@ Test(registration, clients_end_whatever_their_request_waits_for)
     static const enum fake_call calls[] = {FAKE_REG_MR, FAKE_DEREG_MR};
 
     for (unsigned how = 0; how < 6; how++) {
-        union mcs_msg_body b = ra_alloc_body(SIZE);
+        union mcs_msg_body b = sa_alloc_body(SIZE);
         uint16_t type = MCS_MSG_ALLOC;
-        struct ra_client c;
+        struct sa_client c;
         struct ra g;
         uint32_t e;
 
@@ -570,8 +570,8 @@ Test(registration, clients_end_whatever_their_request_waits_for)
         ra_arrive(&g, &c);
         if (how != 0) {
             e = publish_one(&g, &c);
-            b = how == 1 ? ra_buffer_body(e, 0, 4096, RW)
-                         : ra_buffer_body(e, 98304, how < 4 ? 8192 : 65536, 0);
+            b = how == 1 ? sa_buffer_body(e, 0, 4096, RW)
+                         : sa_buffer_body(e, 98304, how < 4 ? 8192 : 65536, 0);
             type = how == 1 ? MCS_MSG_BUFFER_ADD : MCS_MSG_REVOKE;
         }
         if (how == 5) {
@@ -580,11 +580,11 @@ Test(registration, clients_end_whatever_their_request_waits_for)
             type = MCS_MSG_FREE;
         }
         fake_block(calls[how > 2], g.devices[0]);
-        ra_send(&c, type, &b, NULL, 0);
+        sa_send(&c, type, &b, NULL, 0);
         ra_until(&g, (how > 2 ? only_session(&g)->op.deregistering
                               : only_session(&g)->op.registering) != 0);
         cr_assert(fake_await_blocked(g.devices[0], 1));
-        ra_leave(&c);
+        sa_leave(&c);
         ra_until(&g, g.agent->sessions == NULL);
         cr_assert_neq(g.agent->pool.used, 0, "%u: unmapped under a device", how);
         fake_unblock(g.devices[0]);
@@ -602,7 +602,7 @@ Test(registration, what_comes_back_after_a_restart_is_registered_meanwhile)
     union mcs_msg_body b;
     struct mcd_session *s;
     struct mcd_extent *e;
-    struct ra_client c;
+    struct sa_client c;
     uint64_t version;
     int pair[2];
     struct ra g;
@@ -618,14 +618,14 @@ Test(registration, what_comes_back_after_a_restart_is_registered_meanwhile)
     memset(&b, 0, sizeof(b));
     b.restore.abi_version = MCS_ABI_VERSION;
     b.restore.session_incarnation = LIMBO_SESSION(0);
-    ra_send(&c, MCS_MSG_RESTORE, &b, &limbo_kept[0].region, 1);
-    ra_until(&g, ra_answered(&c));
+    sa_send(&c, MCS_MSG_RESTORE, &b, &limbo_kept[0].region, 1);
+    ra_until(&g, sa_answered(&c));
     cr_assert_eq(c.m.h.status, MCS_OK, "%s", c.m.b.error.text);
     memset(&b, 0, sizeof(b));
     b.extent_back.extent = LIMBO_HANDLE(0);
     b.extent_back.size = LIMBO_EXTENT_SIZE;
-    ra_send(&c, MCS_MSG_EXTENT_BACK, &b, &limbo_kept[0].extents[0], 1);
-    ra_until(&g, ra_answered(&c));
+    sa_send(&c, MCS_MSG_EXTENT_BACK, &b, &limbo_kept[0].extents[0], 1);
+    ra_until(&g, sa_answered(&c));
     cr_assert_eq(c.m.h.status, MCS_OK, "%s", c.m.b.error.text);
     cr_assert_eq(ra_buffer(&g, &c, MCS_MSG_BUFFER_ADD, LIMBO_HANDLE(0), 0, 4096, RW), MCS_OK);
     cr_assert_eq(ra_buffer(&g, &c, MCS_MSG_BUFFER_ADD, LIMBO_HANDLE(0), 8192, 4096, RW), MCS_OK);
@@ -646,7 +646,7 @@ Test(registration, what_comes_back_after_a_restart_is_registered_meanwhile)
     cr_assert_gt(s->segment->version, version, "peers describe it again");
     cr_assert_eq(fake_count(FAKE_MR, NULL), 3 * RA_DEVICES);
 
-    ra_leave(&c);
+    sa_leave(&c);
     for (s = g.agent->sessions; s != NULL; s = s->next)
         if (s->socket < 0) /* nobody comes back for it */
             mcd_session_end(s, NULL);

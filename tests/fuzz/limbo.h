@@ -51,7 +51,7 @@ static void limbo_damage(struct fz *z, void *p, size_t size)
         ((uint8_t *)p)[fz_u16(z) % size] = fz_u8(z);
 }
 
-static void limbo_session(struct mcd_ledger *l, struct fz *z, unsigned k)
+static inline void limbo_session(struct mcd_ledger *l, struct fz *z, unsigned k)
 {
     struct mcs_session_header h = {.agent_incarnation = 1, .session_incarnation = LIMBO_SESSION(k)};
     struct mcd_ledger_session r = {
@@ -83,7 +83,7 @@ static void limbo_session(struct mcd_ledger *l, struct fz *z, unsigned k)
         mcd_ledger_name(in, k == 0 ? "a" : "b", 0);
 }
 
-static void limbo_extent(struct mcd_agent *a, struct fz *z, unsigned k, unsigned i)
+static inline void limbo_extent(struct mcd_agent *a, struct fz *z, unsigned k, unsigned i)
 {
     struct mcd_ledger_extent r = {
         .session = LIMBO_SESSION(k),
@@ -93,7 +93,7 @@ static void limbo_extent(struct mcd_agent *a, struct fz *z, unsigned k, unsigned
         .handle = LIMBO_HANDLE(i),
         .id = 10 + k * 2 + i,
         .node = -1,
-        .foreign = i,
+        .flags = i,
     };
     void *mem;
 
@@ -103,7 +103,7 @@ static void limbo_extent(struct mcd_agent *a, struct fz *z, unsigned k, unsigned
     fz_must(mcd_ledger_add(a->recovery.ledger, MCD_LEDGER_EXTENT, &r) != NULL, "no memory");
 }
 
-static void limbo_queue(struct mcd_ledger *l, struct fz *z, unsigned k)
+static inline void limbo_queue(struct mcd_ledger *l, struct fz *z, unsigned k)
 {
     struct mcd_ledger_queue r = {.session = LIMBO_SESSION(k),
                                  .id = LIMBO_QUEUE,
@@ -127,7 +127,7 @@ static void limbo_queue(struct mcd_ledger *l, struct fz *z, unsigned k)
 }
 
 /* The ledger goes through the hands of a reader, who drops what is not sound. */
-static void limbo_begin(struct mcd_agent *a, struct fz *z)
+static inline void limbo_begin(struct mcd_agent *a, struct fz *z)
 {
     struct mcd_ledger *l;
     int fd;
@@ -162,7 +162,7 @@ static void limbo_begin(struct mcd_agent *a, struct fz *z)
 }
 
 /* Nothing of it is left; the next input begins anew. */
-static void limbo_end(struct mcd_agent *a)
+static inline void limbo_end(struct mcd_agent *a)
 {
     for (unsigned k = 0; k < LIMBO_SESSIONS; k++) {
         close(limbo_kept[k].region);
