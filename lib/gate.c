@@ -279,7 +279,8 @@ MCSHM_API mcshm_status mcshm_gate_follow(mcshm *c, mcshm_gate *gate, void *strea
     status = mcl_gpu_enter(c, g->device, NULL);
     if (status != MCSHM_OK)
         return status;
-    e = c->gpu->driver->stream_wait32(stream, gate->device, value, CU_STREAM_WAIT_VALUE_GEQ);
+    e = c->gpu->driver->stream_wait32(stream, gate->device, value,
+                                      c->gpu->devices[g->device].wait_flags);
     mcl_gpu_leave(c);
     if (e != CUDA_SUCCESS)
         return mcl_gpu_fail(c, g->device, e, "a stream's wait for a gate (cuStreamWaitValue32)");

@@ -66,6 +66,7 @@ mcshm_status mcl_gpu_fail(struct mcshm *c, unsigned device, CUresult e, const ch
 static CUresult discover(const struct mcs_cuda *driver, int ordinal, struct mcl_gpu_device *d)
 {
     CUuuid uuid;
+    int flushes = 0;
     CUresult e = driver->device_get(&d->device, ordinal);
 
     if (e == CUDA_SUCCESS)
@@ -76,6 +77,10 @@ static CUresult discover(const struct mcs_cuda *driver, int ordinal, struct mcl_
         static_assert(sizeof(uuid.bytes) == sizeof(d->id.bytes), "a UUID");
         memcpy(d->id.bytes, uuid.bytes, sizeof(d->id.bytes));
         d->name[sizeof(d->name) - 1] = '\0';
+        /* what NICs have written before the word was set is seen by what follows in the stream */
+        (void)driver->device_get_attribute(&flushes, CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES,
+                                           d->device);
+        d->wait_flags = CU_STREAM_WAIT_VALUE_GEQ | (flushes != 0 ? CU_STREAM_WAIT_VALUE_FLUSH : 0u);
     }
     return e;
 }
@@ -88,13 +93,13 @@ mcshm_status mcl_gpu_open(struct mcshm *c)
     int count = 0;
     CUresult e;
 
-    if (c->gpu != NULL)
-        return MCSHM_OK;
     /* relaxed: partner take_info(), reconnect.c */
     if (mcs_load_relaxed(&c->gpus) == 0)
         return mcl_fail(MCSHM_NO_GPU,
                         "the agent has no GPU memory to give: its [gpu] enable is off, "
                         "or it is of a version without it");
+    if (c->gpu != NULL)
+        return MCSHM_OK;
     if (mcs_cuda_load(&driver, why, sizeof(why)) != 0)
         return mcl_fail(MCSHM_NO_GPU, "%s", why);
     e = driver->device_get_count(&count);

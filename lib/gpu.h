@@ -21,6 +21,7 @@ struct mcl_gpu_device {
     CUcontext
         primary; /* NULL: not used yet. Set under gpu_mutex, kept until the connection closes */
     struct mcs_gpu_id id;
+    unsigned wait_flags; /* of its streams' waits for words */
     char name[64];
 };
 

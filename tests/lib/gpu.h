@@ -89,11 +89,9 @@ static inline void gpu_close(struct gpu_world *w)
     later_stop(&w->a);
 }
 
-static inline void gpu_stop(struct gpu_world *w)
+/* What gpu_driver() has made. */
+static inline void gpu_release(struct gpu_world *w)
 {
-    gpu_close(w);
-    fake_cuda_disarm(w->fake);
-    gpu_assert_flat(w);
     if (w->cuda == NULL)
         return;
     gpu_check(mcs_cuda_enter(w->cuda, w->primary[0]));
@@ -102,6 +100,14 @@ static inline void gpu_stop(struct gpu_world *w)
     for (int i = 0; i < 2; i++)
         gpu_check(w->cuda->primary_release(i));
     close(w->a.gpu_fd);
+}
+
+static inline void gpu_stop(struct gpu_world *w)
+{
+    gpu_close(w);
+    fake_cuda_disarm(w->fake);
+    gpu_assert_flat(w);
+    gpu_release(w);
 }
 
 /* The thread's context, NULL: none. */

@@ -26,9 +26,9 @@
 #define LATER_EXTENT_SIZE (UINT64_C(2) << 20)
 #define LATER_QUEUE 3u
 #define LATER_SEGMENT 5u
-#define LATER_GPU 20u    /* the extent of GPU memory */
-#define LATER_IMPORT 30u /* and up: those that were imported */
-#define LATER_GPU_ADDRESS UINT64_C(0x7a0000000000)
+#define LATER_GPU 20u                              /* the extent of GPU memory */
+#define LATER_IMPORT 30u                           /* and up: those that were imported */
+#define LATER_GPU_ADDRESS UINT64_C(0x7e9000000000) /* TSan would have no other part of them */
 #define LATER_GRANULARITY (UINT64_C(2) << 20)
 #define LATER_LOG 256u
 

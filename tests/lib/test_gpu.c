@@ -15,51 +15,6 @@ static void *alloc_at(struct gpu_world *w, size_t size, const char *location)
     return p;
 }
 
-Test(gpu, nothing_of_the_driver_without_gpu_memory)
-{
-    struct gpu_world w = {0};
-    void *p;
-
-    gpu_start(&w, MCS_FEATURE_GPU, NULL);
-    cr_assert_eq(mcshm_alloc(w.c, 4096, 0, "cpu", &p), MCSHM_OK);
-    cr_assert_eq(mcshm_free(w.c, p), MCSHM_OK);
-    cr_assert_null(fake_cuda_process(w.fake, getpid()));
-    gpu_stop(&w);
-    cr_assert_null(fake_cuda_process(w.fake, getpid()), "nor at the end");
-}
-
-Test(gpu, an_agent_without_gpus_is_not_asked)
-{
-    struct gpu_world w = {0};
-    mcshm_gate gate;
-    void *p;
-
-    gpu_start(&w, 0, NULL);
-    cr_assert_eq(mcshm_alloc(w.c, 4096, 0, "cuda:0", &p), MCSHM_NO_GPU);
-    cr_assert_null(p);
-    cr_assert_eq(mcshm_register_gpu(w.c, &w, 64), MCSHM_NO_GPU);
-    cr_assert_eq(mcshm_gate_create(w.c, "cuda:0", &gate), MCSHM_NO_GPU);
-    cr_assert_eq(later_asked(&w.a, 0, MCS_MSG_GPU_ALLOC), 0);
-    cr_assert_null(fake_cuda_process(w.fake, getpid()));
-    gpu_stop(&w);
-}
-
-Test(gpu, a_driver_that_does_not_start_is_no_gpu)
-{
-    struct gpu_world w = {0};
-    void *p;
-
-    gpu_start(&w, MCS_FEATURE_GPU, NULL);
-    fake_cuda_arm(w.fake, 0, "cuInit", FAKE_FAIL, CUDA_ERROR_UNKNOWN, 1, 0);
-    for (int i = 0; i < 3; i++) {
-        cr_assert_eq(mcshm_alloc(w.c, 4096, 0, "cuda:0", &p), MCSHM_NO_GPU);
-        cr_assert_not_null(strstr(mcshm_last_error(w.c), "CUDA_ERROR_UNKNOWN"));
-    }
-    cr_assert_eq(fake_cuda_calls(w.fake, getpid(), "cuInit"), 1);
-    cr_assert_eq(mcshm_alloc(w.c, 4096, 0, NULL, &p), MCSHM_OK, "other memory is not touched");
-    gpu_stop(&w);
-}
-
 Test(gpu, an_allocation_is_the_agents_memory)
 {
     struct gpu_world w = {0};
@@ -296,6 +251,23 @@ Test(gpu, an_extent_comes_back_to_a_later_agent)
     gpu_stop(&w);
 }
 
+/* As when [gpu] enable was changed in between. */
+Test(gpu, a_later_agent_without_gpus_is_not_asked)
+{
+    struct gpu_world w = {0};
+    void *p;
+
+    gpu_start(&w, MCS_FEATURE_GPU, NULL);
+    gpu_driver(&w);
+    (void)alloc_at(&w, 64, "cuda:0");
+    mcs_store_release(&w.a.features, 0); /* later_hello() */
+    later_kill(&w.a);
+    later_await(&w.a.resumes, 1);
+    cr_assert_eq(mcshm_alloc(w.c, 64, 0, "cuda:0", &p), MCSHM_NO_GPU);
+    cr_assert_eq(later_asked(&w.a, 2, MCS_MSG_GPU_ALLOC), 0);
+    gpu_stop(&w);
+}
+
 struct allocating {
     struct gpu_world *w;
     void *out;
@@ -372,6 +344,7 @@ Test(gpu, closing_does_not_wait_for_a_hanging_driver)
         usleep(500);
     }
     gpu_assert_flat(&w);
+    gpu_release(&w);
 }
 
 Test(gpu, a_forked_child_leaves_the_driver_alone)
