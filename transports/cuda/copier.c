@@ -146,6 +146,20 @@ static bool ready(struct mct_cuda_copier *p)
     return p->current && !mct_cuda_lost(p->gpu);
 }
 
+/* For mct_cuda_copier_look(). */
+static void note_oldest(struct mct_cuda_copier *p)
+{
+    uint64_t since = p->some != 0 ? mct_cuda_ms() : 0; /* no room for more, or a call hangs */
+
+    for (unsigned i = 0; i < p->nstreams; i++) {
+        const struct mct_cuda_batch *b = p->streams[i].first;
+
+        if (b != NULL && (since == 0 || b->since < since))
+            since = b->since;
+    }
+    mcs_store_relaxed(&p->since, since);
+}
+
 /* One turn: true when something has moved on. */
 static bool turn(struct mct_cuda_copier *p)
 {
@@ -153,8 +167,8 @@ static bool turn(struct mct_cuda_copier *p)
 
     if (p->some == 0 && p->under_way == 0)
         return moved;
-    if (moved && mcs_load_relaxed(&p->since) == 0)
-        mcs_store_relaxed(&p->since, mct_cuda_ms()); /* a call that hangs is seen, too */
+    if (mcs_load_relaxed(&p->since) == 0)
+        note_oldest(p);
     if (!ready(p))
         return true;
     moved = mct_cuda_streams_begin(p) || moved;
@@ -171,7 +185,7 @@ static void *work(void *arg)
     for (;;) {
         if (turn(p)) {
             last = now_ns();
-            mcs_store_relaxed(&p->since, p->under_way != 0 || p->some != 0 ? last / 1000000u : 0u);
+            note_oldest(p);
             continue;
         }
         now = now_ns();

@@ -214,7 +214,7 @@ enum mcs_status mct_cuda_status(CUresult e)
 void mct_cuda_refused(struct mct_cuda_gpu *g, struct mct_cuda_call *call, CUresult e,
                       const char *what)
 {
-    const char *remedy = "the driver's manual explains it";
+    const char *remedy = "see nvidia-smi and the kernel's log";
     char title[MCT_CUDA_TITLE];
 
     if (mcs_cuda_is_lost(e)) {
@@ -224,7 +224,7 @@ void mct_cuda_refused(struct mct_cuda_gpu *g, struct mct_cuda_call *call, CUresu
         remedy = "free memory of the device";
     } else if (g->device.exclusive &&
                (e == CUDA_ERROR_DEVICE_UNAVAILABLE || e == CUDA_ERROR_INVALID_DEVICE)) {
-        remedy = "another process has it for itself: nvidia-smi -c DEFAULT";
+        remedy = "another process has it (nvidia-smi -c DEFAULT)";
     }
     mct_cuda_say(call, mct_cuda_status(e), "%s: %s: %s: %s", mct_cuda_title(g, title), what,
                  mcs_cuda_error(g->cuda->driver, e), remedy);

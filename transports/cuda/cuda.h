@@ -114,7 +114,7 @@ struct mct_cuda_call {
     /* results */
     enum mcs_status
         status; /* OK; NO_GPU; GPU_CONTEXT; GPU_LOST; NO_MEMORY; NOT_SUPPORTED; BAD_SHM (not such a handle); ... */
-    char text[200]; /* the sentence behind it */
+    char text[224]; /* the sentence behind it */
     uint64_t address;
     int fd;
     /* Control thread, from mct_cuda_poll(). */

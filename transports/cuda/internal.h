@@ -52,7 +52,7 @@ struct mct_cuda_batch {
     CUevent event;
     bool recorded; /* else the stream tells when it is over */
     unsigned stream;
-    uint64_t bytes;
+    uint64_t bytes, since; /* ms: when it was begun */
     struct mct_cuda_jobs jobs;
 };
 
@@ -86,7 +86,8 @@ struct mct_cuda_copier {
     struct mct_cuda_job *posted __attribute__((aligned(64)));
     uint32_t sleeping __attribute__((aligned(64))); /* a futex */
     uint32_t stop;
-    uint64_t since; /* ms: no batch was over since then; 0: nothing is under way. Relaxed */
+    uint64_t
+        since; /* ms: when the oldest that is not over was begun; 0: nothing is under way. Relaxed */
 };
 
 _Static_assert(MCT_CUDA_WAYS <= 64, "mct_cuda_copier.some has a bit for each");

@@ -16,13 +16,14 @@ struct mct_cuda_memory *mct_cuda_memory_create(struct mct_cuda_gpu *g, unsigned 
                                                uint64_t hint, CUresult *e)
 {
     struct mct_cuda_memory *m = calloc(1, sizeof(*m) + n * sizeof(m->mappings[0]));
+    const uint64_t align = (g->unit & (g->unit - 1)) == 0 ? g->unit : 0; /* as cuMemMap wants it */
 
     *e = CUDA_SUCCESS;
     if (m == NULL)
         return NULL;
     m->gpu = g;
     if (reserve != 0)
-        *e = g->cuda->driver->mem_reserve(&m->reserved, reserve, 0, hint, 0);
+        *e = g->cuda->driver->mem_reserve(&m->reserved, reserve, align, hint, 0);
     if (*e != CUDA_SUCCESS) {
         free(m);
         return NULL;
