@@ -86,26 +86,33 @@ static mcshm_status look_kind(struct look *k)
     return MCSHM_OK;
 }
 
-/* Where the allocation at k->at begins, and what of it is there. mapped: it has a handle, and what is asked for is its
- * mapping, of which there may be several one behind the other; cuMemAlloc() cuts many allocations from one. */
+/*
+ * Where the allocation at k->at begins, and what of it is there.  mapped: it has a handle, and what is asked for is its mapping, of
+ * which several may lie one behind the other.  cuMemGetAddressRange() is documented to give that, and the attributes are the
+ * mapping's by their names: the driver is taken at the narrower word.  Not so of cuMemAlloc(), which cuts many allocations from
+ * one mapping.
+ */
 static mcshm_status look_bounds(const struct look *k, bool mapped, uint64_t *base, uint64_t *size)
 {
-    CUdeviceptr from = 0;
-    size_t bytes = 0;
-    CUresult e;
+    CUdeviceptr from = 0, map_from = 0;
+    size_t bytes = 0, map_bytes = 0;
+    uint64_t end;
+    CUresult e = k->c->gpu->driver->mem_range(&from, &bytes, k->at);
 
-    if (!mapped || !attribute(k, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, &from) ||
-        !attribute(k, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, &bytes) || from == 0 || bytes == 0) {
-        e = k->c->gpu->driver->mem_range(&from, &bytes, k->at);
-        if (e != CUDA_SUCCESS)
-            return mcl_gpu_fail(k->c, k->device, e,
-                                "an allocation's bounds (cuMemGetAddressRange)");
+    if (e != CUDA_SUCCESS)
+        return mcl_gpu_fail(k->c, k->device, e, "an allocation's bounds (cuMemGetAddressRange)");
+    end = from + bytes;
+    if (mapped && attribute(k, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, &map_from) &&
+        attribute(k, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, &map_bytes) && map_bytes != 0) {
+        from = map_from > from ? map_from : from;
+        end = map_from + map_bytes < end ? map_from + map_bytes : end;
     }
-    if (k->at < from || k->at - from >= bytes)
-        return mcl_fail(MCSHM_INTERNAL, "the driver says that 0x%llx lies in %zu bytes at 0x%llx",
-                        (unsigned long long)k->at, bytes, (unsigned long long)from);
+    if (k->at < from || k->at >= end)
+        return mcl_fail(MCSHM_INTERNAL, "the driver says that 0x%llx lies in %llu bytes at 0x%llx",
+                        (unsigned long long)k->at, (unsigned long long)(end - from),
+                        (unsigned long long)from);
     *base = from;
-    *size = bytes;
+    *size = end - from;
     return MCSHM_OK;
 }
 
