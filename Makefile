@@ -145,6 +145,10 @@ $(fake_cuda): $(wildcard tests/fake-cuda/*.c tests/fake-cuda/*.h shm/cuda*.h) sh
 $B/tests/daemon/test_object_far $B/tests/daemon/test_object_far_put: LDFLAGS += $(addprefix -Wl$(comma)--wrap=,mcd_ask \
     mcd_ask_cancel mcd_ask_done_with mcd_asks_turn mcd_leg_begin mcd_leg_cancel)
 
+# These play the copiers of GPUs themselves.
+$B/tests/daemon/test_gpu_task $B/tests/daemon/test_gpu_task_ends $B/tests/daemon/test_gate: LDFLAGS += \
+    $(addprefix -Wl$(comma)--wrap=mct_cuda_,post port_open port_close port_take port_arm)
+
 # Fuzzers: tests/fuzz/run builds them with SAN=fuzz and clang.
 $B/fuzz/%: $B/obj/tests/fuzz/fuzz_%.o $B/obj/tests/fuzz/ticks.o $B/lib/libmcshm.a $B/lib/libmcshmd.a
 	@mkdir -p $(@D)

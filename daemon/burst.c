@@ -310,13 +310,14 @@ static bool accept(struct mcd_engine *g, struct mcd_queue *q, struct mcs_desc *d
         take_object(g, q, d, f, deadline, budget);
         return true;
     }
-    if (d->op == MCS_OP_NOTIFY || d->shape != MCS_SHAPE_ONE || (d->flags & MCS_DESC_NOTIFY) != 0 ||
+    if (d->op == MCS_OP_NOTIFY || d->shape != MCS_SHAPE_ONE ||
+        (d->flags & (MCS_DESC_NOTIFY | MCS_DESC_WAIT | MCS_DESC_SIGNAL)) != 0 ||
         d->length > *budget || !may_run_now(q, d) || (f->shared && !may_pass(g, q, d, f))) {
         park(g, q, d, f, deadline);
         return true;
     }
     error = mcd_resolve(q, d, d->local_offset, d->remote_addr, d->length, &f->found, slice);
-    if (error == MCD_ELSEWHERE) {
+    if (error == MCD_ELSEWHERE || error == MCD_ON_GPU) {
         park(g, q, d, f, deadline);
         return true;
     }

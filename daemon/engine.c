@@ -11,6 +11,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "gate.h"
+#include "gpu_task.h"
 #include "leg.h"
 #include "net.h"
 #include "object.h"
@@ -80,6 +82,8 @@ int mcd_engine_create(const struct mcd_engine_options *o, struct mcd_engine **ou
     res = mcd_net_create(g);
     if (res == 0 && o->store != NULL)
         res = mcd_objects_create(g, &g->objects);
+    if (res == 0 && o->cuda != NULL)
+        res = mcd_gpu_tasks_create(g);
     if (res != 0)
         goto error;
     *out = g;
@@ -99,6 +103,7 @@ void mcd_engine_destroy(struct mcd_engine *g)
     (void)mcs_load_acquire(&g->ended);
     mcd_net_destroy(g);
     mcd_objects_destroy(g->objects);
+    mcd_gpu_tasks_destroy(g);
     if (g->local != NULL)
         g->local_ops->disconnect(g->local);
     if (g->local_transport != NULL)
@@ -306,7 +311,8 @@ static bool run_command(struct mcd_engine *g, struct mcd_command *command)
         mcd_share_leave(&g->shares, &q->leaf);
         return true;
     default:
-        mcd_net_enable(g);
+        if (g->net->n != 0)
+            mcd_net_enable(g);
         return command->call(g, command);
     }
 }
@@ -471,8 +477,12 @@ bool mcd_engine_turn(struct mcd_engine *g)
     any = turn_hot(g);
     if (g->objects != NULL)
         any |= mcd_objects_turn(g);
+    if (g->gates.first != NULL)
+        any |= mcd_gates_turn(g);
     if (g->shares.nready != 0)
         any |= mcd_parked_turn(g);
+    if (g->gpu_tasks != NULL && mcd_gpu_tasks_any(g))
+        any |= mcd_gpu_tasks_turn(g);
     /* A look is cheap beside a long turn: who was quiet is found after a few of them, however
      * many others are quiet. */
     looks = g->moved / COLD_BYTES < COLD_LOOKS ? g->moved / COLD_BYTES : COLD_LOOKS;
@@ -506,7 +516,7 @@ static void set_asleep(struct mcd_engine *g, bool asleep)
 /* The last look around before sleep; work that is parked and blocked does not count. */
 static bool anything_pending(struct mcd_engine *g)
 {
-    if (!mcd_net_may_sleep(g) || mcd_objects_pending(g))
+    if (!mcd_net_may_sleep(g) || mcd_objects_pending(g) || !mcd_gpu_jobs_may_sleep(g))
         return true;
     for (uint32_t i = 0; i < g->nhot; i++)
         if (mcs_ring_pending(&g->hot[i]->consumer))
@@ -530,10 +540,22 @@ static void count_idle(struct mcd_engine *g, uint64_t now)
     g->idle_at = now;
 }
 
+/* For `timeout` ms, -1: any time; no longer than `nap` ns, which is at most a millisecond, or UINT64_MAX. */
+static void await_events(struct mcd_engine *g, int timeout, uint64_t nap)
+{
+    struct timespec t = {.tv_nsec = (long)nap};
+    struct epoll_event events[16];
+
+    if (nap == UINT64_MAX || timeout == 0)
+        epoll_wait(g->epoll_fd, events, 16, timeout);
+    else if (epoll_pwait2(g->epoll_fd, events, 16, &t, NULL) < 0 && errno == ENOSYS)
+        epoll_wait(g->epoll_fd, events, 16, BLOCKED_MS); /* before Linux 5.11 */
+}
+
 static void sleep_until_rung(struct mcd_engine *g)
 {
-    struct epoll_event events[16];
     bool blocked = g->calls != NULL;
+    uint64_t nap;
     int timeout;
 
     for (uint32_t i = 0; i < g->nhot; i++) {
@@ -543,8 +565,9 @@ static void sleep_until_rung(struct mcd_engine *g)
         mcs_ring_settle(&g->hot[i]->consumer);
     }
     timeout = mcd_net_timeout(g);
-    if (blocked && (timeout < 0 || timeout > BLOCKED_MS))
+    if ((blocked || mcd_gpu_tasks_wait(g)) && (timeout < 0 || timeout > BLOCKED_MS))
         timeout = BLOCKED_MS;
+    nap = mcd_gates_nap(g);
     set_asleep(g, true);
     publish(g);
     mcs_store_relaxed(&g->stats->asleep_since, g->now);
@@ -558,7 +581,7 @@ static void sleep_until_rung(struct mcd_engine *g)
     MCS_FAILPOINT(engine_sleep);
     if (!anything_pending(g) && mcd_net_may_sleep(g)) {
         mcs_count(&g->counters.sleeps, 1);
-        epoll_wait(g->epoll_fd, events, 16, timeout);
+        await_events(g, timeout, nap);
     }
     mcs_store_relaxed(&g->asleep, 0u);
     mcs_fence_full(); /* asleep = 0 before the next turn looks anything up */
@@ -636,6 +659,7 @@ void mcd_engine_run(struct mcd_engine *g)
         }
     }
     mcd_net_close(g);
+    mcd_gpu_jobs_close(g);
     mcs_store_release(&g->ended, 1u); /* partner: mcd_engine_destroy() */
 }
 

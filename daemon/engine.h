@@ -30,6 +30,9 @@
 
 struct mcd_engine;
 struct mcd_asks;
+struct mcd_gpu_jobs;
+struct mcd_gpu_lane;
+struct mcd_gpu_tasks;
 struct mcd_lane;
 struct mcd_leg;
 struct mcd_object;
@@ -69,8 +72,11 @@ struct mcd_counters {
     uint64_t served_refused[MCS_STATUS_COUNT]; /* requests of peers, by cause */
     uint64_t moved_over;                       /* slices that went on to another rail */
     uint64_t fallback_slices,
-        fallback_bytes; /* given to a slower transport than the route's best */
-    uint64_t kills;     /* lost connections that a peer has confirmed dead */
+        fallback_bytes;              /* given to a slower transport than the route's best */
+    uint64_t kills;                  /* lost connections that a peer has confirmed dead */
+    uint64_t gate_waits, gates_gone; /* tasks that had to wait for a gate; that could not signal */
+    uint64_t gpu_tasks, gpu_bytes;   /* with an end in GPU memory */
+    uint64_t gpu_slow;               /* copies of them that went through the driver's staging */
     struct mcd_object_counters objects;
 };
 
@@ -96,8 +102,7 @@ struct mcd_command {
 /* The lists of parked tasks: one a class, one of those whose notification found no room. */
 #define MCD_WAITING ((unsigned)MCS_CLASS_COUNT)
 #define MCD_LISTS (MCD_WAITING + 1)
-#define MCD_UNLISTED                                                                               \
-    MCD_LISTS /* to another host, and all of it under way; or about objects, and it waits */
+#define MCD_UNLISTED MCD_LISTS /* to another host, and all of it under way; or it waits: q->waits */
 
 enum mcd_phase { MCD_CHECK, MCD_MOVE, MCD_DELIVER };
 
@@ -140,6 +145,22 @@ struct mcd_task {
     uint32_t unfit;            /* rails, a bit each, that could not carry a slice of it */
     struct mcd_object *object; /* a request about objects; NULL: it is none */
     struct mcd_leg *leg;       /* a part of one, to another host; NULL: it is none */
+    /* gate.h */
+    struct mcs_gate gate; /* with MCS_DESC_WAIT: private copy, checked */
+    struct mcd_task *gate_next, *gate_prev;
+    bool gated; /* waits for it */
+    /* gpu_task.h */
+    int8_t gpu;               /* device of an end of its first piece that has one; -1: none has */
+    struct mcd_gpu_lane *way; /* while it moves; NULL: it does not, or moves no GPU memory */
+    bool in_lane;             /* some of it is not posted yet */
+    uint32_t jobs;            /* copies of it that are out */
+};
+
+/* Tasks that wait for gates. */
+struct mcd_gates {
+    struct mcd_task *first, *last;
+    struct mcd_task *look; /* the next one looked at */
+    uint64_t since;        /* ticks: when the youngest began to wait */
 };
 
 struct mcd_queue {
@@ -168,9 +189,10 @@ struct mcd_queue {
     uint32_t resume;  /* of those that wait: who is tried next */
     uint32_t parked;  /* tasks of this host, in the lists */
     uint32_t remote;  /* tasks to other hosts */
-    uint32_t waits;   /* requests about objects that wait, in no list */
+    uint32_t waits;   /* in no list: requests about objects, tasks before a gate or between GPUs */
     uint32_t windows; /* that requests about objects have */
     struct mcd_object *windowless, *windowless_last; /* those that wait for one */
+    struct mcd_gpu_lane *gpu_lanes;                  /* of all devices; list */
     struct mcd_lane **lanes;                         /* by the route's index */
     uint32_t nlanes;                                 /* room for them */
     struct mcd_queue *touched_next;                  /* of those with batches to publish */
@@ -244,7 +266,10 @@ struct mcd_engine {
     struct mcd_wheel *wheel;
     struct mcd_net *net;
     struct mcd_objects *objects; /* requests about objects; NULL: no store */
-    struct mcd_asks *asks;       /* of the catalog, answered; its own */
+    struct mcd_gates gates;
+    struct mcd_gpu_jobs *gpu_jobs;   /* copies of GPU memory; NULL: [gpu] enable = off */
+    struct mcd_gpu_tasks *gpu_tasks; /* tasks that make them; likewise */
+    struct mcd_asks *asks;           /* of the catalog, answered; its own */
     struct rte_ring *commands;
     struct mcd_command *calls; /* that are not over */
     uint64_t commands_at, commands_ticks;

@@ -19,7 +19,7 @@ static uint32_t free_slot(const struct mcd_queue *q)
 
 static bool fits(const struct mcd_extent *e, const struct mcd_leg *l)
 {
-    bool good = e != NULL && l->npieces != 0;
+    bool good = e != NULL && e->gpu == NULL && l->npieces != 0;
 
     for (uint32_t i = 0; good && i < l->npieces; i++) {
         const struct mcd_leg_piece *p = &l->pieces[i];

@@ -215,6 +215,8 @@ bool mcd_schedule(struct mcd_engine *g, struct mcd_route *r);
 
 /* A fresh task to a segment of another host. */
 void mcd_remote_park(struct mcd_engine *g, struct mcd_task *t, struct mcd_segment *seg);
+/* One that has waited for its gate, among the queue's tasks. */
+void mcd_remote_resume(struct mcd_engine *g, struct mcd_task *t);
 /* The task ends so, once all its slices are back. hurry: without waiting for the peer's answers. */
 void mcd_remote_finish(struct mcd_engine *g, struct mcd_task *t, enum mcs_state state,
                        enum mcs_status error, bool hurry);

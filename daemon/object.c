@@ -137,22 +137,6 @@ static void wait_for(struct mcd_object *r, bool space)
     }
 }
 
-/* It goes on before those that came later: one with FENCE among them waits for it, and lets nobody pass. */
-static void list_first(struct mcd_queue *q, struct mcd_task *t)
-{
-    unsigned list = t->desc.priority;
-    uint32_t slot = t->desc.slot;
-
-    t->list = (uint8_t)list;
-    t->list_prev = MCD_NO_TASK;
-    t->list_next = q->list_head[list];
-    if (t->list_next != MCD_NO_TASK)
-        q->tasks[t->list_next].list_prev = slot;
-    else
-        q->list_tail[list] = slot;
-    q->list_head[list] = slot;
-}
-
 void mcd_object_awake(struct mcd_engine *g, struct mcd_object *r)
 {
     struct mcd_queue *q = r->q;
@@ -163,7 +147,7 @@ void mcd_object_awake(struct mcd_engine *g, struct mcd_object *r)
     r->waits = false;
     q->waits--;
     q->parked++;
-    list_first(q, r->task);
+    mcd_list_add_first(q, r->desc.slot);
     if (q->leaf.session != NULL)
         mcd_queue_share(g, q);
 }

@@ -195,6 +195,8 @@ enum mcs_status mcd_object_piece(const struct mcd_object *r, const struct mcd_it
     e = mcd_find_extent(r->q, out->extent);
     if (e == NULL)
         return MCS_INVALID_HANDLE;
+    if (e->gpu != NULL)
+        return MCS_NOT_SUPPORTED; /* objects are host memory, and are copied by this process */
     if (out->local > e->size || out->length > e->size - out->local)
         return MCS_BAD_RANGE;
     *at = e->map + out->local;

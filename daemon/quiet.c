@@ -6,6 +6,7 @@
 
 #include "agent.h"
 #include "route.h"
+#include "transports/cuda/cuda.h"
 
 /* One range at a time, in all engines at once. */
 struct mcd_quieting {
@@ -37,7 +38,8 @@ bool mcd_quiet(struct mcd_agent *a, struct mcd_quieting **out, const struct mcd_
 {
     struct mcd_quieting *q = *out;
 
-    if (!a->network)
+    /* nor have engines copies of GPU memory before the driver was opened */
+    if (!a->network && (a->cuda == NULL || mct_cuda_device_get(a->cuda, 0) == NULL))
         return true;
     if (q == NULL) {
         q = calloc(1, sizeof(*q));

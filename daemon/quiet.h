@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Quieting: every engine ends the network I/O that it has under way into and out of some memory.
+ * Quieting: every engine ends the network I/O and the copies of GPU memory that it has under way into and out of some memory.
  * For what was made unfindable before, and a grace period ago: nothing new begins.  Control thread
  * only.
  */

@@ -325,19 +325,26 @@ void mcd_remote_list(struct mcd_engine *g, struct mcd_task *t)
     t->lane->tasks++;
     t->q->remote++;
     mcs_store_relaxed(&r->tasks, r->tasks + 1);
-    mcd_age_add(t->q, t);
+    if (!mcd_task_active(t->q, t->desc.slot)) /* else it has waited for a gate */
+        mcd_age_add(t->q, t);
     mcd_wheel_set(g->wheel, &t->timer, t->deadline);
     mcd_route_dirty(g->net, r); /* active from now on: it may be without any rail */
 }
 
-void mcd_remote_park(struct mcd_engine *g, struct mcd_task *t, struct mcd_segment *seg)
+/* Its lane, or why there is none. */
+static enum mcs_status find_lane(struct mcd_engine *g, struct mcd_task *t, struct mcd_segment *seg)
 {
     struct mcd_queue *q = t->q;
     struct mcd_route *r = seg->remote->routes[g->o.id];
+    const struct mcd_extent *e = t->desc.op == MCS_OP_NOTIFY ? NULL : mcd_remote_extent(t);
     /* partner: the control thread, when it learns that the peer is another one or gone */
     enum mcs_status status = (enum mcs_status)mcs_load_acquire(&seg->remote->status);
-    bool invalid = status == MCS_STALE;
 
+    if (e != NULL && e->gpu != NULL && status == MCS_OK) {
+        status = mcd_gpu_order(&t->desc);
+        if (status == MCS_OK)
+            status = MCS_NOT_SUPPORTED; /* nothing carries GPU memory to other hosts */
+    }
     if (status == MCS_OK && (r == NULL || r->detached))
         status = MCS_PEER_UNREACHABLE;
     if (status == MCS_OK)
@@ -346,18 +353,53 @@ void mcd_remote_park(struct mcd_engine *g, struct mcd_task *t, struct mcd_segmen
         t->lane = mcd_lane_get(q, r);
         if (t->lane == NULL)
             status = MCS_NO_MEMORY;
-        else if (!mcd_task_admit(q, &t->desc))
-            status = MCS_LIMIT;
     }
-    if (status != MCS_OK) {
-        invalid = invalid || status == MCS_STALE || status == MCS_LIMIT;
-        mcd_task_refuse(g, q, &t->desc, t->queue_ns, invalid ? MCS_STATE_INVALID : MCS_STATE_FAILED,
-                        status);
-        return;
-    }
+    return status;
+}
+
+/* The state that a task ends in which never had a lane. */
+static enum mcs_state refused(enum mcs_status error)
+{
+    return error == MCS_STALE || error == MCS_LIMIT || error == MCS_GPU_ORDER ||
+                   error == MCS_NOT_SUPPORTED || error == MCS_INVALID_HANDLE
+               ? MCS_STATE_INVALID
+               : MCS_STATE_FAILED;
+}
+
+static void go(struct mcd_engine *g, struct mcd_task *t)
+{
     mcd_remote_list(g, t);
     MCS_FAILPOINT(remote_parked);
     enter(g, t);
+}
+
+void mcd_remote_park(struct mcd_engine *g, struct mcd_task *t, struct mcd_segment *seg)
+{
+    struct mcd_queue *q = t->q;
+    enum mcs_status status = find_lane(g, t, seg);
+
+    if (status == MCS_OK && !mcd_task_admit(q, &t->desc))
+        status = MCS_LIMIT;
+    if (status == MCS_OK)
+        go(g, t);
+    else
+        mcd_task_refuse(g, q, &t->desc, t->queue_ns, refused(status), status);
+}
+
+void mcd_remote_resume(struct mcd_engine *g, struct mcd_task *t)
+{
+    struct mcd_segment *seg = mcd_remote_segment(t);
+    enum mcs_status status = MCS_INVALID_HANDLE;
+
+    if (seg != NULL && seg->remote != NULL)
+        status = find_lane(g, t, seg);
+    if (status == MCS_OK) {
+        t->q->waits--;
+        go(g, t);
+    } else {
+        mcd_task_finish(g, t->q, t, refused(status), status);
+        mcd_net_touch(g->net, t->q);
+    }
 }
 
 void mcd_remote_timer(struct mcd_engine *g, struct mcd_task *t)

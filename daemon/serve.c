@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "gpu_job.h"
 #include "log.h"
 #include "net.h"
 #include "remote_task.h"
@@ -55,6 +56,8 @@ static uint16_t look_up(const struct mcd_engine *g, const struct mcd_visitor *v,
         return (uint16_t)missing;
     if ((b->access & (r->op == MCT_READ ? MCS_ACCESS_READ : MCS_ACCESS_WRITE)) == 0)
         return MCS_ACCESS;
+    if (b->extent->gpu != NULL)
+        return MCS_NOT_SUPPORTED; /* no pointer of this process leads there */
     *pointer = b->extent->map + b->offset + (r->address - b->address);
     return MCS_OK;
 }
@@ -209,7 +212,7 @@ bool mcd_engine_quiesce(struct mcd_engine *g, struct mcd_command *c)
 
     for (unsigned i = 0; i < g->net->n; i++)
         quiet &= g->net->nets[i].ops->quiesce(g->net->nets[i].t, q->base, q->length) == 0;
-    return quiet;
+    return quiet && mcd_gpu_jobs_quiet(g, q->base, q->length);
 }
 
 void mcd_engine_open_buffers(struct mcd_engine *g, struct mcd_snapshot *buffers)

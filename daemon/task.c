@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tasks in an engine: how their ranges are checked, how those that did not run at once are
- * parked and advance by slices, how they end.  burst.c has the fresh ones.
+ * parked and advance by slices.  burst.c has the fresh ones, complete.c those that have ended.
  *
  * Nothing is believed: descriptors, argument heads and pieces are copied, then checked, then
  * the copy is used, each time they are used.  Pointers are looked up anew in each turn.
  */
 #include <errno.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "engine.h"
 #include "fault.h"
+#include "gate.h"
+#include "gpu_task.h"
 #include "leg.h"
 #include "net.h"
 #include "object.h"
@@ -26,98 +24,6 @@
 #define CHECK_COST 128u   /* the same for only checking it */
 #define GROUP 16u         /* slices posted together */
 #define WAITING_LOOKS 64u /* tasks that wait for a receiver looked at a turn */
-
-/* ---- completion ------------------------------------------------------------------ */
-
-void mcd_batches_flush(struct mcd_queue *q)
-{
-    if (q->ndirty != 0)
-        MCS_FAILPOINT(slots_filled);
-    for (uint32_t i = 0; i < q->ndirty; i++) {
-        struct mcd_batch *b = &q->batches[q->dirty[i]];
-
-        b->dirty = false;
-        mcs_batch_publish(&q->shm, q->dirty[i], b->generation, b->ended, b->failed, b->taken,
-                          b->bytes);
-        MCS_FAILPOINT(batch_told);
-    }
-    q->ndirty = 0;
-}
-
-void mcd_batch_mark(struct mcd_queue *q, uint32_t batch)
-{
-    if (q->batches[batch].dirty)
-        return;
-    if (q->ndirty == sizeof(q->dirty) / sizeof(q->dirty[0]))
-        mcd_batches_flush(q);
-    q->batches[batch].dirty = true;
-    q->dirty[q->ndirty++] = batch;
-}
-
-static void count_end(struct mcd_queue *q, const struct mcs_desc *d, const struct mcd_outcome *o)
-{
-    bool notifies = d->op == MCS_OP_NOTIFY || (d->flags & MCS_DESC_NOTIFY) != 0;
-    struct mcs_stats_sums *s = &q->stats->sums;
-
-    mcs_count(&s->tasks, 1);
-    mcs_count(&s->failed, o->state != MCS_STATE_COMPLETED);
-    mcs_count(&s->bytes, o->bytes);
-    mcs_count(&s->queue_ns, o->queue_ns);
-    mcs_count(&s->move_ns, o->move_ns);
-    mcs_count(&s->notify_ns, notifies ? o->notify_ns : 0);
-    mcs_count(&s->notified, notifies && o->state == MCS_STATE_COMPLETED);
-    mcs_count(&s->traced, 1);
-    mcs_stats_latency(s, (uint64_t)o->queue_ns + o->move_ns + o->notify_ns, 1);
-    mcs_store_relaxed(&q->stats->depth, q->parked + q->remote + q->waits);
-}
-
-void mcd_task_end(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
-                  const struct mcd_outcome *o)
-{
-    struct mcd_batch *b = &q->batches[d->batch];
-    /* Same host: the agent was the only writer, so the target's side is quiet too. */
-    uint32_t state = (uint32_t)o->state | (o->unsettled ? 0 : MCS_SLOT_REMOTE_QUIESCED);
-
-    mcs_slot_complete(&q->shm, d->slot, MCS_SLOT_WORD(d->generation, o->error, o->path, state),
-                      o->bytes, o->queue_ns, o->move_ns, o->notify_ns);
-    if (b->generation == d->batch_generation) {
-        b->ended++;
-        b->bytes += o->bytes;
-        b->failed += o->state != MCS_STATE_COMPLETED;
-        mcd_batch_mark(q, d->batch);
-    }
-    count_end(q, d, o);
-    mcd_trace_add(&q->trace, d, o, g->now);
-    mcs_count(&g->counters.tasks, 1);
-    mcs_count(&g->counters.bytes, o->bytes);
-    mcs_count(&g->counters.states[o->state], 1);
-    if (o->error != MCS_OK)
-        mcs_count(&g->counters.errors[o->error], 1);
-    if (q->wake_due == 0)
-        q->wake_due = g->turn + MCD_WAKE_TURNS;
-}
-
-void mcd_task_refuse(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
-                     uint32_t queue_ns, enum mcs_state state, enum mcs_status error)
-{
-    struct mcd_outcome o = {
-        .state = (uint8_t)state, .error = (uint16_t)error, .queue_ns = queue_ns};
-
-    mcd_task_end(g, q, d, &o);
-}
-
-void mcd_queue_wake(struct mcd_engine *g, struct mcd_queue *q)
-{
-    uint32_t waiter;
-
-    q->wake_due = 0;
-    waiter = mcs_queue_waiter(&q->shm);
-    if (waiter == MCS_WAIT_NONE || waiter > q->shm.batches)
-        return;
-    MCS_FAILPOINT(client_wake);
-    syscall(SYS_futex, &q->shm.batch_lines[waiter - 1].word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-    mcs_count(&g->counters.futex_wakes, 1);
-}
 
 /* ---- checks ---------------------------------------------------------------------- */
 
@@ -209,6 +115,8 @@ enum mcs_status mcd_resolve(const struct mcd_queue *q, const struct mcs_desc *d,
     if (b->extent == e && local_offset < remote_offset + length &&
         remote_offset < local_offset + length)
         return MCS_OVERLAP;
+    if (e->gpu != NULL || b->extent->gpu != NULL)
+        return MCD_ON_GPU;
     slice->op = (enum mct_op)d->op;
     slice->length = length;
     slice->local = e->map + local_offset;
@@ -262,7 +170,8 @@ static enum mcs_status check_args(const struct mcd_queue *q, struct mcd_task *t)
     uint64_t at = (uint64_t)d->args * MCS_LINE;
 
     memset(a, 0, sizeof(*a));
-    if (d->shape == MCS_SHAPE_ONE && d->op != MCS_OP_NOTIFY && (d->flags & MCS_DESC_NOTIFY) == 0)
+    if (d->shape == MCS_SHAPE_ONE && d->op != MCS_OP_NOTIFY &&
+        (d->flags & (MCS_DESC_NOTIFY | MCS_DESC_WAIT | MCS_DESC_SIGNAL)) == 0)
         return MCS_OK;
     if (d->args == MCS_ARGS_NONE || at >= q->shm.args_size || sizeof(*a) > q->shm.args_size - at)
         return MCS_BAD_RANGE;
@@ -281,7 +190,7 @@ static enum mcs_status check_args(const struct mcd_queue *q, struct mcd_task *t)
             (uint64_t)a->name_length + a->message_length > a->total - a->notify)
             return MCS_BAD_RANGE;
     }
-    return MCS_OK;
+    return (d->flags & (MCS_DESC_WAIT | MCS_DESC_SIGNAL)) != 0 ? mcd_gates_check(q, t) : MCS_OK;
 }
 
 /* ---- parked tasks ---------------------------------------------------------------- */
@@ -314,6 +223,21 @@ void mcd_list_remove(struct mcd_queue *q, uint32_t slot)
         q->list_tail[t->list] = t->list_prev;
     if (q->resume == slot)
         q->resume = t->list_next;
+}
+
+void mcd_list_add_first(struct mcd_queue *q, uint32_t slot)
+{
+    struct mcd_task *t = &q->tasks[slot];
+    unsigned list = t->desc.priority;
+
+    t->list = (uint8_t)list;
+    t->list_prev = MCD_NO_TASK;
+    t->list_next = q->list_head[list];
+    if (t->list_next != MCD_NO_TASK)
+        q->tasks[t->list_next].list_prev = slot;
+    else
+        q->list_tail[list] = slot;
+    q->list_head[list] = slot;
 }
 
 bool mcd_task_admit(struct mcd_queue *q, const struct mcs_desc *d)
@@ -370,6 +294,8 @@ void mcd_task_unpark(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task 
     } else {
         q->waits--;
     }
+    if (t->gated)
+        mcd_gate_leave(g, t);
     mcd_age_remove(g, q, t);
 }
 
@@ -387,6 +313,8 @@ void mcd_task_park(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_d
         .deadline = g->now + (deadline - age),
         .queue_ns = mcd_clip32(mcd_ticks_to_ns(g, age)),
         .phase = MCD_CHECK,
+        .path = (uint8_t)g->local_ops->path,
+        .gpu = -1,
     };
     error = check_args(q, t);
     if (error != MCS_OK) {
@@ -394,7 +322,7 @@ void mcd_task_park(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_d
         return;
     }
     seg = find_segment(q->session, d->segment);
-    if (seg != NULL && seg->remote != NULL) {
+    if (seg != NULL && seg->remote != NULL && (d->flags & MCS_DESC_WAIT) == 0) {
         mcd_remote_park(g, t, seg);
         return;
     }
@@ -402,21 +330,27 @@ void mcd_task_park(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_d
         mcd_task_refuse(g, q, d, t->queue_ns, MCS_STATE_INVALID, MCS_LIMIT);
         return;
     }
-    mcd_list_add(q, d->slot, d->priority);
     mcd_age_add(q, t);
     mcd_wheel_set(g->wheel, &t->timer, t->deadline);
-    q->parked++;
+    if (seg != NULL && seg->remote != NULL) { /* mcd_task_open() sends it on */
+        t->list = MCD_UNLISTED;
+        q->waits++;
+        mcd_gate_wait(g, t);
+    } else {
+        mcd_list_add(q, d->slot, d->priority);
+        q->parked++;
+    }
     MCS_FAILPOINT(task_parked);
 }
 
-static void end_parked(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t,
-                       enum mcs_state state, enum mcs_status error)
+void mcd_task_finish(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t,
+                     enum mcs_state state, enum mcs_status error)
 {
     uint64_t end = t->moved_at != 0 ? t->moved_at : mcs_ticks();
     struct mcd_outcome o = {
         .state = (uint8_t)state,
         .error = (uint16_t)error,
-        .path = t->bytes != 0 ? g->local_ops->path : MCS_PATH_NONE,
+        .path = t->bytes != 0 || t->carried ? t->path : MCS_PATH_NONE,
         .bytes = t->bytes,
         .queue_ns = t->queue_ns,
         .move_ns = t->started != 0 ? mcd_clip32(mcd_ticks_to_ns(g, end - t->started)) : 0,
@@ -431,19 +365,27 @@ static void end_parked(struct mcd_engine *g, struct mcd_queue *q, struct mcd_tas
 
 static void end_late(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t)
 {
-    end_parked(g, q, t, MCS_STATE_TIMEOUT, t->phase == MCD_DELIVER ? MCS_INBOX_FULL : MCS_TIMEOUT);
+    bool delivers = t->phase == MCD_DELIVER && !t->gated;
+
+    mcd_task_finish(g, q, t, MCS_STATE_TIMEOUT, delivers ? MCS_INBOX_FULL : MCS_TIMEOUT);
+}
+
+/* hurry: without waiting for another host's answers. */
+static void cancel(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t, bool hurry)
+{
+    if (t->lane != NULL)
+        mcd_remote_finish(g, t, MCS_STATE_CANCELED, MCS_CANCELED, hurry);
+    else if (t->object != NULL)
+        mcd_object_finish(g, q, t, MCS_STATE_CANCELED, MCS_CANCELED);
+    else if (t->way != NULL)
+        mcd_gpu_task_finish(g, t, MCS_STATE_CANCELED, MCS_CANCELED);
+    else
+        mcd_task_finish(g, q, t, MCS_STATE_CANCELED, MCS_CANCELED);
 }
 
 void mcd_task_cancel(struct mcd_engine *g, struct mcd_queue *q, uint32_t slot)
 {
-    struct mcd_task *t = &q->tasks[slot];
-
-    if (t->lane != NULL)
-        mcd_remote_finish(g, t, MCS_STATE_CANCELED, MCS_CANCELED, false);
-    else if (t->object != NULL)
-        mcd_object_finish(g, q, t, MCS_STATE_CANCELED, MCS_CANCELED);
-    else
-        end_parked(g, q, t, MCS_STATE_CANCELED, MCS_CANCELED);
+    cancel(g, q, &q->tasks[slot], false);
 }
 
 void mcd_task_timer(struct mcd_engine *g, struct mcd_timer *timer)
@@ -457,6 +399,8 @@ void mcd_task_timer(struct mcd_engine *g, struct mcd_timer *timer)
 
         if (t->object != NULL)
             mcd_object_finish(g, q, t, MCS_STATE_TIMEOUT, MCS_TIMEOUT);
+        else if (t->way != NULL)
+            mcd_gpu_task_timer(g, t);
         else
             end_late(g, q, t);
         mcd_net_touch(g->net, q);
@@ -481,6 +425,8 @@ static bool check_pieces(struct mcd_queue *q, struct mcd_task *t, uint64_t *budg
         *error = mcd_task_piece(q, t, t->piece, &local, &remote, &length);
         if (*error == MCS_OK)
             *error = mcd_resolve(q, &t->desc, local, remote, length, &found, &slice);
+        if (*error == MCD_ON_GPU)
+            *error = mcd_gpu_task_meets(t, &found);
         if (*error == MCD_ELSEWHERE)
             *error = MCS_INVALID_HANDLE; /* it named nothing when the task was parked */
         if (*error == MCS_OK && __builtin_add_overflow(t->total, length, &t->total))
@@ -555,7 +501,8 @@ static bool move_pieces(struct mcd_engine *g, struct mcd_queue *q, struct mcd_ta
             t->bytes += slices[i].length;
         if (*error != MCS_OK) {
             /* it was good when it was checked: the buffer went away since */
-            if (*error == MCS_BAD_RANGE || *error == MCS_INVALID_HANDLE || *error == MCD_ELSEWHERE)
+            if (*error == MCS_BAD_RANGE || *error == MCS_INVALID_HANDLE ||
+                *error == MCD_ELSEWHERE || *error == MCD_ON_GPU)
                 *error = MCS_REVOKED;
             break;
         }
@@ -567,48 +514,60 @@ static bool move_pieces(struct mcd_engine *g, struct mcd_queue *q, struct mcd_ta
     return *error != MCS_OK || t->piece == n;
 }
 
-int mcd_inbox_deliver(struct mcd_engine *g, struct mcd_session *owner, uint64_t source,
-                      uint64_t bytes, const void *name, uint32_t name_length, const void *message,
-                      uint32_t message_length)
+void mcd_task_start(struct mcd_engine *g, struct mcd_task *t)
 {
-    int res;
-
-    if (mcs_load_acquire(&owner->recovering) != 0) /* partner: drop_rest() in limbo.c */
-        return -ECONNRESET;
-    while (mcs_exchange(&owner->inbox_lock, 1u) != 0) /* other engines hold it for one copy */
-        mcs_pause();
-    res = mcs_inbox_put(&owner->region, &owner->inbox_head, source, bytes, name, name_length,
-                        message, message_length);
-    mcs_store_release(&owner->inbox_lock, 0u); /* partner: the exchange above */
-    if (res == -EPROTO) {
-        mcs_store_release(&owner->inbox_error, (uint32_t)MCS_PROTOCOL); /* partner: session.c */
-        mcd_engine_tell_control(g);
-        return -ENOTCONN;
-    }
-    if (res != 0) {
-        mcs_count(&g->counters.inbox_full, 1);
-        return res;
-    }
-    mcs_count(&g->counters.notifications, 1);
-    if (mcs_inbox_reader_waits(&owner->region)) {
-        syscall(SYS_futex, &owner->region.words->inbox_head, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-        mcs_count(&g->counters.futex_wakes, 1);
-    }
-    return 0;
+    t->started = mcs_ticks();
+    t->queue_ns = mcd_clip32(t->queue_ns + mcd_ticks_to_ns(g, t->started - t->taken));
 }
 
-/* Puts the task's notification into the inbox of the segment's owner. */
-static int deliver(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t)
+/* Out of the queue's lists: it waits for something that rings, or is under way. */
+static void unlist(struct mcd_queue *q, struct mcd_task *t)
 {
-    struct mcd_segment *seg = find_segment(q->session, t->desc.segment);
-    /* partner: the release in session.c when the owner ends; its region outlives this turn */
-    struct mcd_session *owner = seg == NULL ? NULL : mcs_load_acquire(&seg->owner);
-    const uint8_t *text = q->shm.args + (uint64_t)t->desc.args * MCS_LINE + t->args.notify;
+    mcd_list_remove(q, t->desc.slot);
+    t->list = MCD_UNLISTED;
+    q->parked--;
+    q->waits++;
+}
 
-    if (owner == NULL)
-        return seg != NULL && seg->stale ? -ESTALE : -ENOTCONN;
-    return mcd_inbox_deliver(g, owner, q->session->incarnation, t->bytes, text, t->args.name_length,
-                             text + t->args.name_length, t->args.message_length);
+static void relist(struct mcd_queue *q, struct mcd_task *t)
+{
+    q->waits--;
+    q->parked++;
+    if (t->phase == MCD_DELIVER && t->moved_at != 0)
+        mcd_list_add(q, t->desc.slot, MCD_WAITING);
+    else
+        mcd_list_add_first(q, t->desc.slot);
+}
+
+void mcd_task_open(struct mcd_engine *g, struct mcd_task *t, enum mcs_status error)
+{
+    struct mcd_queue *q = t->q;
+
+    if (error != MCS_OK) {
+        mcd_task_finish(g, q, t, MCS_STATE_FAILED, error);
+        mcd_net_touch(g->net, q);
+    } else if (t->phase == MCD_CHECK) {
+        mcd_remote_resume(g, t);
+    } else if (t->gpu >= 0) {
+        mcd_gpu_task_enter(g, t);
+    } else {
+        mcd_task_start(g, t);
+        relist(q, t);
+        if (q->leaf.session != NULL)
+            mcd_queue_share(g, q);
+    }
+}
+
+void mcd_task_moved(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t)
+{
+    t->moved_at = mcs_ticks();
+    t->phase = MCD_DELIVER;
+    if (mcd_task_notifies(t)) {
+        relist(q, t); /* behind those that wait for the same receiver */
+    } else {
+        mcd_task_finish(g, q, t, MCS_STATE_COMPLETED, MCS_OK);
+        mcd_net_touch(g->net, q);
+    }
 }
 
 /* Moves one parked task on. True when something happened. */
@@ -630,14 +589,32 @@ static bool advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *
 
         any = true;
         if (error != MCS_OK) {
-            end_parked(g, q, t, mcd_state_of(error), error);
+            mcd_task_finish(g, q, t, mcd_state_of(error), error);
             return true;
         }
         if (!through)
             return true;
-        t->started = mcs_ticks();
-        t->queue_ns = mcd_clip32(t->queue_ns + mcd_ticks_to_ns(g, t->started - t->taken));
         t->phase = t->desc.op == MCS_OP_NOTIFY ? MCD_DELIVER : MCD_MOVE;
+        if ((t->desc.flags & MCS_DESC_WAIT) != 0) {
+            bool open = false;
+
+            error = mcd_gate_look(q, t, &open);
+            if (error != MCS_OK) {
+                mcd_task_finish(g, q, t, MCS_STATE_FAILED, error);
+                return true;
+            }
+            if (!open) {
+                unlist(q, t);
+                mcd_gate_wait(g, t);
+                return true;
+            }
+        }
+        if (t->gpu >= 0) {
+            unlist(q, t);
+            mcd_gpu_task_enter(g, t);
+            return true;
+        }
+        mcd_task_start(g, t);
     }
     if (t->phase == MCD_MOVE) {
         bool begun = t->bytes != 0;
@@ -657,19 +634,19 @@ static bool advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *
         }
         t->moved_at = mcs_ticks();
         if (error != MCS_OK) {
-            end_parked(g, q, t, MCS_STATE_FAILED, error);
+            mcd_task_finish(g, q, t, MCS_STATE_FAILED, error);
             return true;
         }
         t->phase = MCD_DELIVER;
     }
     if (!notify) {
-        end_parked(g, q, t, MCS_STATE_COMPLETED, MCS_OK);
+        mcd_task_finish(g, q, t, MCS_STATE_COMPLETED, MCS_OK);
         return true;
     }
     if (t->moved_at == 0)
         t->moved_at = mcs_ticks();
     MCS_FAILPOINT(notify_deliver);
-    res = deliver(g, q, t);
+    res = mcd_task_deliver(g, q, t);
     if (res == 0)
         MCS_FAILPOINT(notify_delivered);
     if (res == -EAGAIN) {
@@ -681,12 +658,12 @@ static bool advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *
         return any;
     }
     if (res == 0)
-        end_parked(g, q, t, MCS_STATE_COMPLETED, MCS_OK);
+        mcd_task_finish(g, q, t, MCS_STATE_COMPLETED, MCS_OK);
     else
-        end_parked(g, q, t, MCS_STATE_FAILED,
-                   res == -ECONNRESET ? MCS_AGENT_RESTARTED
-                   : res == -ESTALE   ? MCS_STALE
-                                      : MCS_REVOKED);
+        mcd_task_finish(g, q, t, MCS_STATE_FAILED,
+                        res == -ECONNRESET ? MCS_AGENT_RESTARTED
+                        : res == -ESTALE   ? MCS_STALE
+                                           : MCS_REVOKED);
     return true;
 }
 
@@ -773,12 +750,7 @@ bool mcd_queue_cancel_all(struct mcd_engine *g, struct mcd_queue *q)
             continue;
         }
         slot = t->age_next;
-        if (t->lane != NULL)
-            mcd_remote_finish(g, t, MCS_STATE_CANCELED, MCS_CANCELED, true);
-        else if (t->object != NULL)
-            mcd_object_finish(g, q, t, MCS_STATE_CANCELED, MCS_CANCELED);
-        else
-            end_parked(g, q, t, MCS_STATE_CANCELED, MCS_CANCELED);
+        cancel(g, q, t, true);
     }
     q->full = false;
     if (q->leaf.session != NULL)
@@ -791,5 +763,6 @@ bool mcd_queue_cancel_all(struct mcd_engine *g, struct mcd_queue *q)
     for (uint32_t i = 0; i < q->nlanes; i++)
         if (q->lanes[i] != NULL)
             mcd_lane_free(q->lanes[i]);
+    mcd_gpu_lanes_free(q);
     return true;
 }

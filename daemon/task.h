@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What task.c (checks, parked tasks, ends) and burst.c (fresh descriptors) share. Engines only. */
+/* What task.c (checks, parked tasks), burst.c (fresh descriptors), complete.c (ends) and deliver.c (notifications) share. Engines only. */
 #ifndef MCD_TASK_H
 #define MCD_TASK_H
 
@@ -25,6 +25,8 @@ struct mcd_outcome {
 
 /* What mcd_resolve() says of a segment at another agent; no status. */
 #define MCD_ELSEWHERE MCS_STATUS_COUNT
+/* And of GPU memory at either end, which no pointer of this process may be used for: gpu_task.h. The lookups are filled. */
+#define MCD_ON_GPU ((enum mcs_status)(MCS_STATUS_COUNT + 1))
 
 #define MCD_PIECE_COST 256u /* bytes that the handling of a piece, or a task, counts for at least */
 #define MCD_WAKE_TURNS 64u  /* turns between a completion and the look for a sleeping client */
@@ -39,10 +41,17 @@ static inline bool mcd_task_active(const struct mcd_queue *q, uint32_t slot)
     return (q->active[slot / 64] >> (slot % 64) & 1) != 0;
 }
 
-/* Both ends of one piece, as pointers of the agent. Good for this turn only. */
+/* Both ends of one piece, as pointers of the agent to host memory. Good for this turn only. Not OK: there is none in
+ * *slice. */
 enum mcs_status mcd_resolve(const struct mcd_queue *q, const struct mcs_desc *d,
                             uint64_t local_offset, uint64_t remote_addr, uint64_t length,
                             struct mcd_lookups *found, struct mct_slice *slice);
+
+/* May a task have this GPU memory as its local end? GPU_ORDER: it does not say what it comes after. */
+static inline enum mcs_status mcd_gpu_order(const struct mcs_desc *d)
+{
+    return (d->flags & (MCS_DESC_SYNCED | MCS_DESC_WAIT)) != 0 ? MCS_OK : MCS_GPU_ORDER;
+}
 
 /* Why a segment of this host has no such buffer. */
 enum mcs_status mcd_missing(const struct mcd_segment *seg);
@@ -77,6 +86,9 @@ bool mcd_task_admit(struct mcd_queue *q, const struct mcs_desc *d);
 /* The queue's lists of parked tasks. */
 void mcd_list_add(struct mcd_queue *q, uint32_t slot, unsigned list);
 void mcd_list_remove(struct mcd_queue *q, uint32_t slot);
+/* One that has waited, as the class's first: before those that came later, as one with FENCE among them waits for it, and lets nobody
+ * pass. */
+void mcd_list_add_first(struct mcd_queue *q, uint32_t slot);
 /* Out of all of them, and of the count of those that wait. */
 void mcd_task_unpark(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t);
 /* The queue's FIFO of all tasks that are not over. Into it once admitted. */
@@ -103,7 +115,7 @@ void mcd_task_refuse(struct mcd_engine *g, struct mcd_queue *q, const struct mcs
 /* Parks a fresh descriptor, or refuses it for its arguments. Ticks. */
 void mcd_task_park(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_desc *d,
                    uint64_t age, uint64_t deadline);
-/* Ends a parked task as CANCELED: between two turns nothing of it is under way, when it is of this
+/* Ends a parked task as CANCELED: between two turns nothing of it is under way, when it is between host memory of this
  * host; else as soon as that is so. */
 void mcd_task_cancel(struct mcd_engine *g, struct mcd_queue *q, uint32_t slot);
 /* Moves parked tasks of a class on by up to `budget` bytes. *spent: what of it that took; *cost: what the queue was
@@ -112,5 +124,18 @@ bool mcd_parked_run(struct mcd_engine *g, struct mcd_queue *q, unsigned class, u
                     uint64_t *spent, uint64_t *cost);
 /* Tries those again that wait for room in an inbox. */
 bool mcd_waiting_run(struct mcd_engine *g, struct mcd_queue *q);
+/* Ends a task of this host of which nothing is under way. */
+void mcd_task_finish(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t,
+                     enum mcs_state state, enum mcs_status error);
+/* Its gate has opened, or (error) never will. */
+void mcd_task_open(struct mcd_engine *g, struct mcd_task *t, enum mcs_status error);
+/* The first byte moves now. */
+void mcd_task_start(struct mcd_engine *g, struct mcd_task *t);
+/* The last byte of a task that is in none of the queue's lists is in place: it ends, or its notification goes. */
+void mcd_task_moved(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t);
+
+/* deliver.c: puts the task's notification into the inbox of the segment's owner. As mcd_inbox_deliver(); -ESTALE: a handle of
+ * an earlier life. */
+int mcd_task_deliver(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t);
 
 #endif

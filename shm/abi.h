@@ -101,7 +101,7 @@ enum mcs_class {
 #define MCS_DESC_SIGNAL                                                                            \
     0x10u /* store the value of the next gate when the task has ended, however */
 #define MCS_DESC_SYNCED 0x20u /* what wrote or reads the local GPU memory has ended already */
-#define MCS_DESC_FLAGS 0x07u
+#define MCS_DESC_FLAGS 0x3fu
 
 /* States of a task: Mooncake's TransferStatusEnum, same values. */
 enum mcs_state {

@@ -107,6 +107,12 @@
     X(notify_delivered, agent, mix, 0, "the notification is there, its task has not ended")        \
     X(client_wake, agent, mix, 0, "a sleeping client is about to be woken")                        \
     X(engine_sleep, agent, mix, 0, "need_wakeup is up, the engine looks once more")                \
+    X(gate_open, agent, gpu, 0, "a gate that a task waits for has its value, or never will")       \
+    X(gate_signal, agent, gpu, 0, "a task has ended, its gate is not set, its slot not filled")    \
+    X(gpu_lane, agent, gpu, 1, "a queue's first task for a device is about to get its lane")       \
+    X(gpu_copy, agent, gpu, 1, "a copy of GPU memory is about to be prepared")                     \
+    X(gpu_job_post, agent, gpu, 0, "it is noted, its copier does not have it")                     \
+    X(gpu_job_back, agent, gpu, 0, "it is made, and nobody knows")                                 \
     /* ---- agent: start and stop ---- */                                                          \
     X(start_pool, agent, start, 1, "the pool is about to be checked")                              \
     X(start_eal, agent, start, 1, "DPDK is about to be started")                                   \
