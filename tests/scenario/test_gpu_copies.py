@@ -137,6 +137,16 @@ def user(pipe):
     t = c.write(mine.at, own, there, 64, flags=SYNCED)
     equal((t.state in (INVALID, FAILED), t.error), (True, ACCESS), "a buffer that is not for writing")
     c.unbuffer(other.at, SIZE)
+    # no mapping of GPU memory is read-only, so the right to read it is not enough
+    refused(NOT_SUPPORTED, c.buffer, other.at, SIZE, A_READ | A_MAP_READ)
+    there = c.buffer(other.at, SIZE, A_READ)
+    refused(ACCESS, c.map, own, there, SIZE)
+    c.unbuffer(other.at, SIZE)
+    there = c.buffer(other.at, SIZE, A_READ | A_MAP_READ | A_MAP_WRITE)
+    mapped = c.map(own, there, SIZE)
+    equal(device.get(mapped, SIZE), other.get(), "mapped")
+    c.unmap(mapped)
+    c.unbuffer(other.at, SIZE)
     for side in (mine, other, host):
         c.free(side.at)
     pipe.send("end", 0)

@@ -55,6 +55,8 @@ def through(c, device, at, size, seed, what, target=None):
     equal((t.state, PATHS[t.path]), (COMPLETED, "cuda"), what + ": a list into the range")
     equal(device.get(at, size), pattern(seed + 1, size), what + ": a list")
     c.unbuffer(at, size)
+    address = c.buffer(at, size, RW | A_MAP_READ | A_MAP_WRITE)
+    refused(NOT_SUPPORTED, c.map, s, address, 4096)  # it is not the agent's to give
     c.withdraw()
     c.close_segment(s)
     c.free(host)
