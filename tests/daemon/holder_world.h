@@ -36,6 +36,8 @@ struct holder {
     bool claims;         /* that it is promised something was said at the last join */
     unsigned refuses;    /* leases that it has not heard enough for, one after the other */
     unsigned leases;     /* that were asked of it */
+    uint64_t life;       /* it leases k in this life (0: it has it not), */
+    unsigned outdated;   /* but in the one before so often */
     unsigned answers;
     /* reports: the first one of events is not answered */
     struct mcd_wire_header report;
@@ -166,12 +168,29 @@ static inline void on_find(struct holder *x, const struct mcd_wire_header *h)
     ag_raw_answer(&x->raw, h, MCS_OK, &a.base);
 }
 
-static inline void on_lease(struct holder *x, const struct mcd_wire_header *h)
+static inline void on_lease(struct holder *x, const struct mcd_wire_header *h, const uint8_t *m,
+                            size_t size)
 {
+    Mcd__StoreLease *q = mcd__store_lease__unpack(NULL, size, m);
     Mcd__StoreLeased a = MCD__STORE_LEASED__INIT;
-    uint8_t status = x->leases++ < x->refuses ? MCS_NO_DIRECTORY : MCS_NOT_FOUND;
+    uint64_t token = 1, address = 4096, length = 1000;
+    uint64_t sequence = x->leases < x->outdated ? x->life - 1 : x->life;
+    uint32_t crc = 5;
+    uint8_t summed = 1, status = x->leases++ < x->refuses ? MCS_NO_DIRECTORY
+                                 : x->life != 0           ? MCS_OK
+                                                          : MCS_NOT_FOUND;
 
+    cr_assert_not_null(q);
     a.status = (ProtobufCBinaryData){.data = &status, .len = 1};
+    a.summed = (ProtobufCBinaryData){.data = &summed, .len = 1};
+    a.lease_ms = 60000;
+    a.n_version_token = a.n_version_sequence = a.n_size = a.n_crc = a.n_address = !q->exist;
+    a.version_token = &token;
+    a.version_sequence = &sequence;
+    a.size = &length;
+    a.crc = &crc;
+    a.address = &address;
+    mcd__store_lease__free_unpacked(q, NULL);
     ag_raw_answer(&x->raw, h, MCS_OK, &a.base);
 }
 
@@ -193,7 +212,7 @@ static inline void on_request(struct ag_raw *r, const struct mcd_wire_header *h,
     if (h->type == MCD_WIRE_STORE_FIND)
         on_find(x, h);
     if (h->type == MCD_WIRE_STORE_LEASE)
-        on_lease(x, h);
+        on_lease(x, h, m, size);
     if (h->type == MCD_WIRE_OPEN)
         ag_raw_answer(r, h, MCS_NOT_FOUND, NULL); /* it has no store */
     if (h->type != MCD_WIRE_STORE_RECALL)

@@ -2,6 +2,9 @@
 /* A holder that may not have heard what is over gives no leases, and who reads does not believe it. */
 #include "holder_world.h"
 
+#include "daemon/catalog_op.h"
+#include "daemon/remote.h"
+
 /* The status of the one key of a lease that was asked for. */
 static uint8_t leased(struct holder *x)
 {
@@ -125,5 +128,46 @@ Test(catalog_stale, what_has_come_here_meanwhile_is_found_here)
     cr_assert_eq(mcd_op_begin(x.st.catalog, &a, NULL, asked), 0);
     until(&x, over);
     cr_assert_eq(k.status, MCS_OK);
+    fini(&x);
+}
+
+/* The one that it had read last had gone elsewhere, and comes from there again before its holder has heard of the later one. */
+Test(catalog_stale, a_reader_does_not_go_back_behind_what_it_has_seen)
+{
+    struct mcd_ask_key k = {.key = mco_key(TENANT, "k", 1)};
+    struct mcd_remote remote = {.status = MCS_OK};
+    struct mcd_reach reach = {.segment = mcd_segment_create(NULL, 0, 1)};
+    struct holder x;
+    bool over;
+    struct mcd_ask a = {
+        .kind = MCD_ASK_FIND, .keys = &k, .n = 1, .tenant = TENANT, .context = &over};
+
+    init(&x);
+    led(&x);
+    reach.segment->remote = &remote;
+    mcd_holder_get(x.st.catalog, "127.0.0.1:9")->reach = &reach;
+    x.life = 7;
+    k.status = MCS_BUSY;
+    over = false;
+    a.deadline = mcd_now_ns() + UINT64_C(10000000000);
+    cr_assert_eq(mcd_op_begin(x.st.catalog, &a, NULL, asked), 0);
+    until(&x, over);
+    cr_assert(k.status == MCS_OK && k.version.sequence == 7, "%u", k.status);
+    mcd_op_let_go(&k);
+    x.leases = 0;
+    x.outdated = 12;
+    k.status = MCS_BUSY;
+    over = false;
+    x.finds = 0;
+    cr_assert_eq(mcd_op_begin(x.st.catalog, &a, NULL, asked), 0);
+    until(&x, over);
+    cr_assert(k.status == MCS_OK && k.version.sequence == 7, "%lu", k.version.sequence);
+    cr_assert_gt(x.leases, 12u);
+    cr_assert_geq(x.finds, 12u, "each time the leader is asked anew");
+    mcd_op_let_go(&k);
+    mcd_places_drop(x.st.catalog, &reach);
+    mcd_holder_get(x.st.catalog, "127.0.0.1:9")->reach = NULL;
+    reach.segment->remote = NULL;
+    mcd_segment_put(reach.segment);
     fini(&x);
 }

@@ -94,6 +94,30 @@ Test(directory, a_put_that_was_undone_and_ends_is_taken_unless_there_is_a_later_
     mco_directory_destroy(d);
 }
 
+/* A copy that was ordered is counted on until it is said to be made: an earlier event may say that it is there, and another that it is
+ * not any more. */
+Test(directory, a_copy_that_is_being_made_is_dropped_with_the_rest)
+{
+    struct mco_directory *d = made(3, 0, 0);
+    uint32_t a = holder(d, 1), b = holder(d, 2);
+    struct mco_version v = put(d, a, "k", 0, 2, S), upto;
+    struct mco_key k = key("k");
+    struct mco_order o;
+    unsigned left;
+
+    o = next(d, S);
+    cr_assert(o.kind == MCO_ORDER_COPY && o.holder == b);
+    mco_directory_left(d, b, S); /* it was made, and evicted; that it was made is not heard */
+    joined(d, 2, "", 1, S, NULL);
+    o = next(d, S);
+    cr_assert(o.kind == MCO_ORDER_COPY && o.holder == b);
+    reported(d, b, "k", v, true, 1, S);
+    reported(d, b, "k", v, false, 1, S);
+    mco_directory_remove(d, &k, &upto, S, &left);
+    cr_assert_eq(left, 2, "who makes a copy just now is to drop it, too");
+    mco_directory_destroy(d);
+}
+
 Test(directory, an_upsert_switches_and_the_earlier_life_is_dropped)
 {
     struct mco_directory *d = made(3, 0, 0);
