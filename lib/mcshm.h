@@ -327,6 +327,7 @@ mcshm_status mcshm_segment_withdraw(mcshm *c);
  * Publishes size bytes at address (inside one allocation, registered memfd or registered GPU memory) with MCSHM_ACCESS_* rights.
  * *published: the address others name it by; it equals the pointer wherever the process could map the extent at its own place. May be
  * called before or after mcshm_segment_publish(). The same range with the same rights again is OK and counted; another overlap is OVERLAP.
+ * GPU memory cannot be mapped read-only: MAP_READ without MAP_WRITE is NOT_SUPPORTED there.
  */
 mcshm_status mcshm_buffer_publish(mcshm *c, void *address, size_t size, uint32_t access,
                                   uint64_t *published);
