@@ -157,6 +157,10 @@ static mcshm_status map_grant(struct mcshm *c, const struct mcs_msg_map_reply *r
         map->start = map->base + r->offset;
         status = map_note(c, map);
     }
+    if (status == MCSHM_OK && map->life != c->restarts) { /* another agent has come meanwhile */
+        c->grants_due = true;
+        mcl_stir(c);
+    }
     return status;
 }
 

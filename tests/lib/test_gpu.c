@@ -398,3 +398,40 @@ Test(gpu, memory_of_others_is_mapped_and_granted_anew)
     (void)mcshm_map(w.c, s, 0x10100, 64, &mapped); /* goes with the connection */
     gpu_stop(&w);
 }
+
+struct mapping {
+    struct gpu_world *w;
+    mcshm_segment segment;
+    const void *out;
+    mcshm_status status;
+};
+
+static void *map_it(void *arg)
+{
+    struct mapping *m = arg;
+
+    m->status = mcshm_map(m->w->c, m->segment, 0x10100, 64, &m->out);
+    return NULL;
+}
+
+Test(gpu, a_mapping_that_was_being_made_is_granted_anew)
+{
+    struct gpu_world w = {0};
+    struct mapping m = {.w = &w};
+    pthread_t thread;
+
+    gpu_start(&w, MCS_FEATURE_GPU, NULL);
+    gpu_driver(&w);
+    cr_assert_eq(mcshm_segment_open(w.c, "other", &m.segment), MCSHM_OK);
+    fake_cuda_arm(w.fake, 0, "cuMemMap", FAKE_HANG, 0, 1, 1);
+    cr_assert_eq(pthread_create(&thread, NULL, map_it, &m), 0);
+    await_waiting(&w, 1);
+    later_kill(&w.a);
+    later_await(&w.a.resumes, 1);
+    fake_cuda_disarm(w.fake);
+    pthread_join(thread, NULL);
+    cr_assert_eq(m.status, MCSHM_OK);
+    for (int64_t end = mcl_now_ns() + INT64_C(15000000000); later_asked(&w.a, 2, MCS_MSG_MAP) == 0;)
+        cr_assert_lt(mcl_now_ns(), end, "the later agent knows nothing of it");
+    gpu_stop(&w);
+}
