@@ -72,9 +72,9 @@ static cJSON *row_json(struct gpu_row *r)
     report_count(row, "size", r->shape.size);
     report_count(row, "pieces", r->shape.size / r->shape.piece);
     report_count(row, "piece", r->shape.piece);
-    report_number(row, "gbps", m.task, 3);
-    report_number(row, "bare_gbps", m.bare, 3);
-    report_number(row, "ratio", m.task / m.bare, 4);
+    report_number(row, "gbps", m.task, 6);
+    report_number(row, "bare_gbps", m.bare, 6);
+    report_number(row, "ratio", m.task / m.bare, 6);
     report_number(row, "p50_us", m.alone, 2);
     report_number(row, "bare_p50_us", m.bare_alone, 2);
     report_number(row, "added_us", m.alone - m.bare_alone, 2);

@@ -12,6 +12,7 @@
 #
 # Ends with 0 when no step failed, else 1. Nothing of what it starts is left when it ends.
 set -uo pipefail
+shopt -s extglob # patterns such as @(one|another)
 
 here=$(dirname "$(realpath "$0")")
 fake=0 device=0 only='*' seconds=230 log=$here/log

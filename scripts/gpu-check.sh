@@ -45,7 +45,7 @@ while [ $# -gt 0 ]; do
 done
 folder=${folder:-$B/gpu-check}
 
-mapfile -t units < <(find tests -mindepth 2 -maxdepth 2 \( -name 'test_*gpu*.c' -o -name 'test_*cuda*.c' \) |
+mapfile -t units < <(find tests -mindepth 2 -maxdepth 2 \( -name 'test_*gpu*.c' -o -name 'test_*cuda*.c' -o -name 'test_gate*.c' \) |
     sed 's|^tests/||; s|\.c$||' | sort)
 if [ $build = 1 ]; then
     make -s all "$B/fake-cuda/libcuda.so.1" "${units[@]/#/$B/tests/}"
@@ -134,12 +134,21 @@ find "$folder/python" -type f -exec strip --strip-unneeded {} + 2>/dev/null || t
     done
 
 install -m 755 scripts/gpu-check-run.sh "$folder/run"
-size=$(du -sb --exclude=log "$folder" | cut -f1)
-[ "$size" -le $most ] || {
-    echo "gpu-check.sh: $folder has $size bytes, at most $most may be carried; fewer unit programs need less" >&2
-    exit 1
+# Unit programs, which run on the double and so anywhere, make room for the rest if they must, the largest first.
+size_of() {
+    du -sb --exclude=log "$folder" | cut -f1
 }
-echo "$folder: $((size / 1024 / 1024)) MiB of at most $((most / 1024 / 1024)), ${#units[@]} unit programs," \
+while size=$(size_of) && [ "$size" -gt $most ]; do
+    largest=$(find "$folder/tests" -mindepth 2 -type f -perm -u+x -not -path '*/scenario/*' -printf '%s %p\n' | sort -rn | sed -n '1s/^[0-9]* //p')
+    [ -n "$largest" ] || {
+        echo "gpu-check.sh: $folder has $size bytes, at most $most may be carried" >&2
+        exit 1
+    }
+    echo "left out for want of room: ${largest#"$folder"/}"
+    rm "$largest"
+done
+echo "$folder: $((size / 1024 / 1024)) MiB of at most $((most / 1024 / 1024))," \
+    "$(find "$folder/tests" -type f -perm -u+x -not -path '*/scenario/*' | wc -l) unit programs," \
     "$(find "$folder/tests/scenario" -name 'test_*' | wc -l) scenarios"
 [ $only_make = 0 ] || exit 0
 exec "$folder/run" "${arguments[@]}"

@@ -32,7 +32,8 @@ static inline void fake_cuda_folder(char *out, size_t size)
 static inline struct fake_control *fake_cuda_begin(void)
 {
     static struct fake_control *control;
-    char folder[4096], path[sizeof(folder) + 16], name[64];
+    char folder[4096], path[sizeof(folder) + 16], name[64], libraries[2 * sizeof(folder)];
+    const char *old = getenv("LD_LIBRARY_PATH");
     void *at;
     int fd;
 
@@ -46,7 +47,9 @@ static inline struct fake_control *fake_cuda_begin(void)
     at = mmap(NULL, sizeof(*control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     snprintf(name, sizeof(name), "/proc/%d/fd/%d", getpid(), fd);
     setenv("FAKE_CUDA_CONTROL", name, 1);
-    setenv("LD_LIBRARY_PATH", folder, 1); /* of children */
+    snprintf(libraries, sizeof(libraries), "%s%s%s", folder, old != NULL ? ":" : "",
+             old != NULL ? old : "");
+    setenv("LD_LIBRARY_PATH", libraries, 1); /* of children */
     /* Whoever asks for libcuda.so.1 by its name from now on gets this one. */
     if (at != MAP_FAILED && dlopen(path, RTLD_NOW | RTLD_LOCAL) != NULL)
         control = at;

@@ -24,7 +24,7 @@ if not REAL:
         skip("there is no " + _folder + "/libcuda.so.1: make unit builds it")
     # Agents and others that are started find it by this; who asks for it by its name in this process, and in its children, gets the
     # one that is loaded.
-    os.environ["LD_LIBRARY_PATH"] = _folder
+    os.environ["LD_LIBRARY_PATH"] = os.pathsep.join([_folder] + list(filter(None, [os.environ.get("LD_LIBRARY_PATH")])))
     C.CDLL(os.path.join(_folder, "libcuda.so.1"))
     control = Control(os.path.join(tempfile.mkdtemp(dir=os.environ.get("TMPDIR"), prefix="cuda"), "control"))
 
