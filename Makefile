@@ -173,7 +173,7 @@ $B/bin/verbs_smoke: $(call obj,tests/rdma/verbs_smoke.c)
 	$(CC) $(LDFLAGS) -o $@ $^ -libverbs
 
 # What calls the GPU driver is compiled against our own declarations of it, too: so a host without the toolkit would.
-own := $(patsubst %.c,$B/obj/own/%.o,shm/cuda.c $(wildcard transports/cuda/*.c lib/gpu*.c daemon/gpu*.c bench/gpu*.c bench/device.c bench/location.c bench/kv_memory.c cli/doctor_gpu*.c))
+own := $(patsubst %.c,$B/obj/own/%.o,shm/cuda.c lib/gate.c $(wildcard transports/cuda/*.c lib/gpu*.c daemon/*gpu*.c bench/gpu*.c bench/device.c bench/location.c))
 $B/obj/own/%.o: %.c | $(messages)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) -UMCS_CUDA_OWN -DMCS_CUDA_OWN $(CFLAGS) -MMD -MP -c $< -o $@

@@ -53,6 +53,7 @@ Test(cuda_lost, all_jobs_of_a_lost_device_come_back_and_the_other_device_goes_on
     cr_assert_eq(rig_copy(&p, 0, memory[0].address, MCT_CUDA_HOST, (uintptr_t)host, 64, true),
                  MCS_GPU_LOST);
     cr_assert_eq(rig_copy(&p, 1, memory[1].address, 0, memory[0].address, 64, true), MCS_GPU_LOST);
+    cr_assert_eq(rig_copy(&p, 0, memory[0].address, 1, memory[1].address, 64, true), MCS_GPU_LOST);
     call = (struct mct_cuda_call){.kind = MCT_CUDA_MAKE, .device = 0, .size = 2 * MIB};
     cr_assert_eq(rig_call(&r, &call), MCS_GPU_LOST);
     cr_expect(strstr(call.text, "GPU-") != NULL, "%s", call.text);

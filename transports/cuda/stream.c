@@ -148,18 +148,21 @@ static unsigned least_stream(const struct mct_cuda_copier *p)
     return best;
 }
 
-/* Jobs of a way, as many as go together; those that would be staged and must not be go back. */
+/* Jobs of a way, as many as go together; those that would be staged and must not be go back, and those to a device that is
+ * lost, so that a healthy one does not touch its memory. */
 static uint32_t gather(struct mct_cuda_copier *p, unsigned way, bool staged,
                        struct mct_cuda_batch *b)
 {
     struct mct_cuda_jobs *q = &p->ways[way], refused = {NULL, NULL};
+    const bool lost =
+        way >= MCT_CUDA_ACROSS && mct_cuda_lost(&p->gpu->cuda->gpus[way - MCT_CUDA_ACROSS]);
     struct mct_cuda_job *j;
     uint32_t n = 0;
 
     b->bytes = 0;
     while ((j = q->first) != NULL) {
-        if (staged && j->strict) {
-            j->status = MCS_STRICT;
+        if (lost || (staged && j->strict)) {
+            j->status = lost ? MCS_GPU_LOST : MCS_STRICT;
             mct_cuda_jobs_put(&refused, mct_cuda_jobs_take(q));
             continue;
         }
