@@ -443,7 +443,8 @@ static CUresult rules_obey(struct fake_rule *rules, enum fake_call call, struct 
 
         action = mcs_load_acquire(&r->action); /* the test wrote the rest before */
         if (action == FAKE_OFF || (r->pid != 0 && r->pid != (uint32_t)fake.pid) ||
-            (strcmp(r->call, names[call]) != 0 && strcmp(r->call, "*") != 0))
+            (strcmp(r->call, names[call]) != 0 &&
+             (strcmp(r->call, "*") != 0 || call >= FAKE_RUN_COPY)))
             continue;
         first = r->first != 0 ? r->first : 1;
         n = mcs_fetch_add(&r->seen, 1) + 1;

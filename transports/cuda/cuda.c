@@ -225,6 +225,8 @@ void mct_cuda_refused(struct mct_cuda_gpu *g, struct mct_cuda_call *call, CUresu
     } else if (g->device.exclusive &&
                (e == CUDA_ERROR_DEVICE_UNAVAILABLE || e == CUDA_ERROR_INVALID_DEVICE)) {
         remedy = "another process has it (nvidia-smi -c DEFAULT)";
+    } else if (e == CUDA_ERROR_DEVICE_UNAVAILABLE) {
+        remedy = "its compute mode keeps all out (nvidia-smi -c DEFAULT)";
     }
     mct_cuda_say(call, mct_cuda_status(e), "%s: %s: %s: %s", mct_cuda_title(g, title), what,
                  mcs_cuda_error(g->cuda->driver, e), remedy);
