@@ -61,10 +61,15 @@ static mcshm_status look_kind(struct look *k)
 {
     unsigned kind = 0, managed = 0;
     int ordinal = -1;
+    const struct mcs_cuda *driver = k->c->gpu->driver;
+    CUresult e = driver->pointer_attribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, k->at);
 
-    if (!attribute(k, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, &kind) ||
-        !attribute(k, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, &ordinal) || ordinal < 0 ||
-        (unsigned)ordinal >= k->c->gpu->ndevices)
+    if (e == CUDA_SUCCESS)
+        e = driver->pointer_attribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, k->at);
+    /* the driver says INVALID_VALUE of what it does not know, and anything else of itself */
+    if (e != CUDA_SUCCESS && e != CUDA_ERROR_INVALID_VALUE)
+        return mcl_gpu_fail(k->c, k->device, e, "what lies there (cuPointerGetAttribute)");
+    if (e != CUDA_SUCCESS || ordinal < 0 || (unsigned)ordinal >= k->c->gpu->ndevices)
         return mcl_fail(MCSHM_NOT_REGISTERED,
                         "no memory of a device lies at 0x%llx, %llu bytes into the range",
                         (unsigned long long)k->at, (unsigned long long)(k->at - k->start));

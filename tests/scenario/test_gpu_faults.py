@@ -8,43 +8,10 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import cuda  # noqa: E402
 from fake_cuda import FAIL  # noqa: E402
-from mcshm import *  # noqa: E402,F403
+from gpu import *  # noqa: E402,F403
 
 cuda.requires_double()
-MiB = 1 << 20
-SIZE = 3 * MiB
-CUDA = PATHS.index("cuda")
-UUIDS = [f"GPU-facecd{d:02x}-fa4e-4cda-8000-facefaceface" for d in range(2)]
 MOST = int(os.environ.get("GPU_MOST", 3))  # of each function's calls, that one after the other fails
-control = cuda.control
-
-
-def agent_with(*settings, **environment):
-    return Agent(*settings, prefix=["env"] + [f"{k}={v}" for k, v in environment.items()])
-
-
-def apart(f, *args):
-    """In a process of its own, since a process loads the driver once."""
-    Child(lambda pipe: f(*args)).join()
-
-
-def finish(agent):
-    """Nothing of the driver's is left behind, and nothing was called that must not be."""
-    pid = agent.pid()
-    agent.finish()
-    equal(control.misuse(pid), "", "calls that only a bug explains")
-    equal(control.left(pid), {}, "what the agent has left behind")
-    equal(control.bytes_used(), 0, "GPU memory that is still held")
-
-
-def host_memory_works(c):
-    c.publish("works")
-    p = c.alloc(MiB)
-    fill(p, MiB, 0x5a)
-    s = c.write(p, c.open("works"), c.buffer(p, MiB) + MiB // 2, MiB // 2)
-    equal(s.state, COMPLETED, "a copy of host memory")
-    c.free(p)
-    c.withdraw()
 
 
 def refuses(agent, status, *words, location=b"cuda:0", size=SIZE):
@@ -97,42 +64,6 @@ def required():
     agent = agent_with("gpu.enable=require")
     apart(uses, agent)
     finish(agent)
-
-
-def moves(c, device, seed):
-    """From host memory into the GPU's, within it, and back, by the agent; the bytes are right."""
-    host, gpu = c.alloc(SIZE), c.alloc(SIZE, location=b"cuda:%d" % device.ordinal)
-    c.publish(f"moves{os.getpid()}")
-    s = c.open(f"moves{os.getpid()}")
-    at = c.buffer(host, SIZE), c.buffer(gpu, SIZE)
-    data = bytes((i * 7 + seed) % 251 for i in range(4096)) * (MiB // 4096)
-    C.memmove(host, data, MiB)
-    for local, remote in ((host, at[1]), (gpu, at[1] + MiB), (gpu + MiB, at[0] + 2 * MiB)):
-        t = c.write(local, s, remote, MiB, flags=SYNCED)
-        if t.state != COMPLETED:
-            raise McshmError(t.error, "write", "a task")
-        equal(t.path, CUDA, "the path")
-    equal(peek(host + 2 * MiB, MiB), data, "what came back from the GPU")
-    c.withdraw()
-    c.free(gpu)
-    c.free(host)
-
-
-def registers(c, device):
-    at = device.alloc(SIZE)
-    try:
-        c.do("register_gpu", c.c, C.c_void_p(at), SIZE)
-        c.unregister(at)
-    finally:
-        device.free(at)
-
-
-def uses(agent, ordinal=0):
-    c, device = Client(agent.socket), cuda.Device(ordinal)
-    moves(c, device, 3)
-    registers(c, device)
-    c.close()
-    device.release()
 
 
 def instances():
@@ -204,24 +135,27 @@ def full():
 ENDS = {"cuMemRelease", "cuMemUnmap", "cuMemAddressFree", "cuMemFree_v2", "cuMemHostUnregister", "cuIpcCloseMemHandle",
         "cuStreamDestroy_v2", "cuEventDestroy_v2", "cuDevicePrimaryCtxRelease_v2", "cuCtxPopCurrent_v2"}
 def calls_of(pid):
-    return [n.value.decode() for n in control.at.names if n.value and ":" not in n.value.decode()
-            and control.calls(pid, n.value.decode())]
+    names = [n.value.decode() for n in control.at.names if n.value]
+    return [n for n in names if ":" not in n and n not in ENDS and control.calls(pid, n)]
 
 
 def tolerant(agent, pipe=None):
     """Everything once; what is refused is refused."""
     c, device = Client(agent.socket), cuda.Device()
-    if pipe:
+    if pipe:  # from here on its own calls fail
         pipe.send(os.getpid())
         pipe.recv()
     for f in (lambda: moves(c, device, 5), lambda: registers(c, device)):
         try:
             f()
         except McshmError as e:
-            check(e.status in (NO_GPU, NO_MEMORY, GPU_CONTEXT, GPU_LOST, NOT_SUPPORTED, INTERNAL), str(e))
+            check(e.status in (NO_GPU, NO_MEMORY, GPU_CONTEXT, GPU_LOST, NOT_SUPPORTED), str(e))
         except cuda.CudaError:
             pass
     c.close()
+    if pipe:
+        pipe.send("closed")
+        pipe.recv()
     device.release()
 
 
@@ -229,7 +163,7 @@ def each_call_of_the_agent():
     """Any call of the agent's fails once, and from then on: clients get an error or their bytes, and whoever comes next is served."""
     agent = Agent()
     apart(uses, agent)
-    names = [n for n in calls_of(agent.pid()) if n not in ENDS]
+    names = calls_of(agent.pid())
     finish(agent)
     check(len(names) > 15, names)
     failed = 0
@@ -237,25 +171,54 @@ def each_call_of_the_agent():
         agent = Agent()
         # devices are looked at once, and what is found then stays
         discovers = name.startswith(("cuInit", "cuD", "cuMemGetAllocationG")) and name != "cuDevicePrimaryCtxRetain"
-        for first, times in [(1, 0)] * (name != "cuStreamSynchronize") + [(n, 1) for n in range(1, 1 if discovers else MOST + 1)]:
+        for first, times in [(1, 0)] * (name != "cuStreamSynchronize") + \
+                [(n, 1) for n in range(1, 1 if discovers else MOST + 1)]:
             control.arm(name, FAIL, cuda.OUT_OF_MEMORY, first=first, times=times, pid=agent.pid())
             try:
                 apart(tolerant, agent)
+                c = Client(agent.socket)
+                host_memory_works(c)
+                c.close()
+                check(agent.alive(), "the agent is gone")
             except AssertionError:
-                print(f"{name}, failing from {first} on ({times} times)", agent.text())
+                print(f"{name}, failing from the {first}. call on, {times} times:", agent.text())
                 raise
-            acted = control.at.rules[0].acted
+            failed += control.at.rules[0].acted
             control.disarm()
-            check(agent.alive(), name, first, agent.text())
-            failed += acted
-            print(name, first, times, acted)
         if not discovers:
             apart(uses, agent)
         finish(agent)
     check(failed > 2 * len(names), "only", failed, "calls have failed")
 
 
-for scenario in (unable, off, required, instances, another_s_device, full, each_call_of_the_agent):
+def each_call_of_a_client():
+    """The same in the client's process: it gets an error, and neither it nor the agent has anything left of it."""
+    agent = Agent()
+    child = Child(lambda pipe: uses(agent))
+    child.join()
+    names, failed = calls_of(child.pid), 0
+    check(len(names) > 15, names)
+    for name in names:
+        for first, times in [(1, 0)] + [(n, 1) for n in range(1, MOST + 1)]:
+            child = Child(lambda pipe: tolerant(agent, pipe))
+            pid, = child.pipe.recv()
+            control.arm(name, FAIL, cuda.OUT_OF_MEMORY, first=first, times=times, pid=pid)
+            child.pipe.send("go")
+            child.pipe.recv()
+            failed += control.at.rules[0].acted
+            control.disarm()
+            child.pipe.send("go")
+            child.join()
+            equal(control.misuse(pid), "", f"misuse after {name} failed")
+            if name != "cuCtxPushCurrent_v2":  # the test's own end of things fails by that, too
+                equal(control.left(pid), {}, f"what the client has left behind after {name} failed")
+            await_(agent.empty, "the agent to be empty after " + name)
+    check(failed > 2 * len(names), "only", failed, "calls have failed")
+    apart(uses, agent)
+    finish(agent)
+
+
+for scenario in (unable, off, required, instances, another_s_device, full, each_call_of_the_agent, each_call_of_a_client):
     start = time.monotonic()
     scenario()
     print(f"{scenario.__name__}: {time.monotonic() - start:.1f} s", flush=True)
