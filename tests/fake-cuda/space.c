@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 static struct reservation {
     struct reservation *next;
@@ -86,35 +88,39 @@ bool fake_is_device_address(uint64_t at)
 
 /* ---- addresses ------------------------------------------------------------------------------ */
 
-/* Nobody's memory: the CPU faults there, as it does on a device's. */
-uint64_t fake_addresses_get(uint64_t size, uint64_t align, uint64_t hint)
+/* By system calls, since ThreadSanitizer's mmap() knows neither such places nor MAP_FIXED_NOREPLACE. */
+static uint64_t reserve(uint64_t at, uint64_t size, int more)
 {
-    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-    uint64_t at, aligned;
-    void *p;
-
-    if (hint != 0 && hint % align == 0) {
-        p = mmap((void *)(uintptr_t)hint, size, PROT_NONE, flags | MAP_FIXED_NOREPLACE, -1, 0);
-        if (p == (void *)(uintptr_t)hint)
-            return hint;
-        if (p != MAP_FAILED)
-            munmap(p, size);
-    }
-    p = mmap(NULL, size + align, PROT_NONE, flags, -1, 0);
-    if (p == MAP_FAILED)
-        return 0;
-    at = (uint64_t)(uintptr_t)p;
-    aligned = (at + align - 1) & ~(align - 1);
-    if (aligned > at)
-        munmap(p, aligned - at);
-    if (at + align > aligned)
-        munmap((void *)(uintptr_t)(aligned + size), at + align - aligned);
-    return aligned;
+    return (uint64_t)syscall(SYS_mmap, at, size, PROT_NONE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | more, -1, 0);
 }
 
 void fake_addresses_put(uint64_t at, uint64_t size)
 {
-    munmap((void *)(uintptr_t)at, size);
+    syscall(SYS_munmap, at, size);
+}
+
+/* Nobody's memory: the CPU faults there, as it does on a device's. */
+uint64_t fake_addresses_get(uint64_t size, uint64_t align, uint64_t hint)
+{
+    uint64_t at, aligned;
+
+    if (hint != 0 && hint % align == 0) {
+        at = reserve(hint, size, MAP_FIXED_NOREPLACE);
+        if (at == hint)
+            return hint;
+        if (at != UINT64_MAX)
+            fake_addresses_put(at, size);
+    }
+    at = reserve(0, size + align, 0);
+    if (at == UINT64_MAX)
+        return 0;
+    aligned = (at + align - 1) & ~(align - 1);
+    if (aligned > at)
+        fake_addresses_put(at, aligned - at);
+    if (at + align > aligned)
+        fake_addresses_put(aligned + size, at + align - aligned);
+    return aligned;
 }
 
 CUresult fake_cuMemAddressReserve(CUdeviceptr *at, size_t size, size_t align, CUdeviceptr hint,
