@@ -24,6 +24,7 @@ struct mcd_gpu {
     uint64_t calls; /* of ties, under way */
     uint64_t first; /* of them: of host extents that were there when a device was first used */
     int device;     /* that one, -1: none yet */
+    bool all;       /* host extents that are there are just being asked for */
     uint64_t descriptors; /* of clients, in parts that wait to be imported */
     /* counters */
     uint64_t unpinned; /* host extents that the driver did not take */

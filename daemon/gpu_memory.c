@@ -15,8 +15,12 @@
 #include "shm/failpoint.h"
 
 #define WAIT_NS UINT64_C(5000000000) /* a call that takes longer holds nobody up */
-#define PIN_ORDER                                                                                  \
-    (UINT64_C(1) << 63) /* pins are in no order with a session's calls; extents' ids are small */
+/*
+ * Orders of pins, beside those of sessions: what is there when a device is first used is pinned one by one, so that hundreds
+ * of extents leave hands free for the session that waits; each later one, and each that goes, by itself. Extents' ids are small.
+ */
+#define PIN_ORDER(extent) (UINT64_C(1) << 63 | (extent))
+#define PIN_FIRST PIN_ORDER(0)
 
 struct mcd_gpu_tie {
     struct mct_cuda_call call;
@@ -49,7 +53,8 @@ struct mcd_gpu_use *mcd_gpu_use_of(struct mcd_gpu *g, const struct mcs_gpu_id *i
 
         if (u->taken && memcmp(&u->id, id, sizeof(*id)) == 0)
             return u;
-        if (!u->taken && free_one == NULL)
+        /* one without bytes was of a record that nobody came back for, if others want its place */
+        if (free_one == NULL ? !u->taken || u->used == 0 : !u->taken && free_one->taken)
             free_one = u;
     }
     if (free_one != NULL)
@@ -200,6 +205,8 @@ static void begin(struct mcd_gpu_tie *t, enum mct_cuda_call_kind kind)
 
 static void let_go(struct mcd_gpu_tie *t)
 {
+    if (t->use == NULL)
+        t->call.order = PIN_ORDER(t->extent->id);
     if (t->use != NULL ? t->call.memory != NULL : t->extent->pinned == 2)
         begin(t, t->use != NULL ? MCT_CUDA_FREE : MCT_CUDA_UNPIN);
     else
@@ -469,7 +476,7 @@ void mcd_gpu_pin(struct mcd_agent *a, struct mcd_extent *e, struct mcd_session *
     t->waits = waits;
     if (waits != NULL)
         waits->op.tie = t;
-    t->call.order = PIN_ORDER | e->id;
+    t->call.order = a->gpu->all ? PIN_FIRST : PIN_ORDER(e->id);
     t->call.device = (unsigned)a->gpu->device;
     t->call.host = e->map;
     t->call.size = e->size;
@@ -479,6 +486,7 @@ void mcd_gpu_pin(struct mcd_agent *a, struct mcd_extent *e, struct mcd_session *
 
 void mcd_gpu_pin_all(struct mcd_gpu *g)
 {
+    g->all = true;
     for (struct mcd_extent *e = g->agent->pool.extents; e != NULL; e = e->next) {
         if (e->gpu != NULL || e->tie != NULL)
             continue;
@@ -488,6 +496,7 @@ void mcd_gpu_pin_all(struct mcd_gpu *g)
             g->first++;
         }
     }
+    g->all = false;
 }
 
 static bool is_settled(struct mcd_session *s)

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "gpu.h"
 #include "gpu_memory.h"
@@ -413,7 +414,12 @@ static int keep_part(struct mcd_session *s, const struct mcs_msg_gpu_import *r, 
 {
     struct mcd_gpu_import *w = s->import;
     struct mct_cuda_part *more;
+    struct stat st;
 
+    /* Sockets above all: one may be the other end of the session's own, which would never hang up while it waits here. */
+    if (fd >= 0 && (fstat(fd, &st) != 0 || S_ISSOCK(st.st_mode) || S_ISFIFO(st.st_mode) ||
+                    S_ISDIR(st.st_mode) || S_ISBLK(st.st_mode) || S_ISLNK(st.st_mode)))
+        return -EBADF;
     if (w == NULL) {
         w = MCS_FAIL(gpu_part) != 0 ? NULL : calloc(1, sizeof(*w));
         if (w == NULL)
@@ -452,7 +458,12 @@ static int add_part(struct mcd_session *s, const struct mcs_msg_gpu_import *r, i
     if (res == 0)
         return 0;
     mcd_import_drop(s);
-    if (res == -EMFILE)
+    if (res == -EBADF)
+        mcd_session_refuse(
+            s, MCS_BAD_SHM,
+            "the descriptor is a socket, a pipe or a folder: want one of an exported "
+            "allocation (cuMemExportToShareableHandle)");
+    else if (res == -EMFILE)
         mcd_session_refuse(s, MCS_LIMIT,
                            "too many descriptors wait to be imported: register smaller ranges, or "
                            "raise the agent's limit "

@@ -239,12 +239,18 @@ static bool sound_session(struct mcd_ledger_session *r)
     return true;
 }
 
+/* Memory of other makers is as large as they have made it. */
+static bool is_import(const struct mcd_ledger_extent *r)
+{
+    return r->flags == (MCD_LEDGER_FOREIGN | MCD_LEDGER_GPU);
+}
+
 static bool sound_extent(const struct mcd_ledger_extent *r)
 {
     return r->session != 0 && r->handle != 0 && r->page_size >= PAGE &&
            (r->page_size & (r->page_size - 1)) == 0 && r->size != 0 &&
-           r->size % r->page_size == 0 && r->address % PAGE == 0 && r->address != 0 &&
-           r->address + r->size > r->address && r->node >= -1 &&
+           (r->size % r->page_size == 0 || is_import(r)) && r->address % PAGE == 0 &&
+           r->address != 0 && r->address + r->size > r->address && r->node >= -1 &&
            r->flags <= (MCD_LEDGER_FOREIGN | MCD_LEDGER_GPU);
 }
 

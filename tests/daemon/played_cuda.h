@@ -39,6 +39,8 @@ static struct {
     bool holds[PC_KINDS];              /* calls of this kind stay until pc_end() */
     enum mcs_status refuses[PC_KINDS]; /* what the next ones of a kind come to; OK: all is well */
     unsigned begun[PC_KINDS];
+    unsigned every; /* nothing is done but at each so many-th look; 0: at each */
+    unsigned looks;
     struct mct_cuda_call *first, **last;
     uint64_t made, pinned; /* bytes that are there */
     uint64_t last_size;    /* of the last MAKE or IMPORT */
@@ -166,6 +168,8 @@ bool mct_cuda_poll(struct mct_cuda *c)
     bool any = false;
 
     (void)c;
+    if (pc.every != 0 && ++pc.looks % pc.every != 0)
+        return false;
     while ((call = pc_take()) != NULL) {
         pc_run(call);
         call->done(call);

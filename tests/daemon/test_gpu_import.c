@@ -141,6 +141,20 @@ Test(gpu_import, parts_that_do_not_fit_are_refused_and_take_what_came_with_them)
     end(a);
 }
 
+Test(gpu_import, a_socket_is_no_part_and_so_a_client_that_passes_its_own_is_seen_to_leave)
+{
+    struct mcd_agent *a = begin();
+    union mcs_msg_body b = part(2 * MIB, 0, MIB, false);
+    struct sa_client c;
+
+    sa_arrive(a, &c);
+    sa_send(&c, MCS_MSG_GPU_IMPORT, &b, &c.fd, 1);
+    sa_until(a, sa_answered(&c));
+    cr_assert_eq(c.m.h.status, MCS_BAD_SHM, "%s", c.m.b.error.text);
+    sa_leave(&c);
+    end(a);
+}
+
 Test(gpu_import, parts_are_dropped_by_another_request_or_the_end_of_the_session)
 {
     struct mcd_agent *a = begin();

@@ -153,6 +153,26 @@ Test(ledger, a_later_agent_finds_what_was_given_and_not_taken_back)
     mcd_ledger_destroy(next);
 }
 
+Test(ledger, imported_gpu_memory_is_of_any_size_and_no_other_extent_is)
+{
+    struct mcd_ledger_extent e = extent(1);
+    struct mcd_ledger *l, *next;
+
+    cr_assert_eq(mcd_ledger_create(&l), 0);
+    e.size += 256;
+    for (uint32_t flags = 0; flags <= (MCD_LEDGER_FOREIGN | MCD_LEDGER_GPU) + 1; flags++) {
+        e.flags = flags;
+        cr_assert_not_null(mcd_ledger_add(l, MCD_LEDGER_EXTENT, &e));
+    }
+    next = later(l);
+    mcd_ledger_destroy(l);
+    cr_assert_eq(count(next, MCD_LEDGER_EXTENT), 1u);
+    cr_assert_eq(
+        ((struct mcd_ledger_extent *)mcd_ledger_next(next, MCD_LEDGER_EXTENT, NULL))->flags,
+        MCD_LEDGER_FOREIGN | MCD_LEDGER_GPU);
+    mcd_ledger_destroy(next);
+}
+
 /* What the child does; the parent stops it at every few instructions. */
 static void play(struct mcd_ledger *l)
 {

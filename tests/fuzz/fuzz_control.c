@@ -24,6 +24,7 @@
 
 #include "daemon/agent.h"
 #include "daemon/fault.h"
+#include "daemon/gpu.h"
 #include "daemon/log.h"
 #include "input.h"
 #include "limbo.h"
@@ -31,6 +32,8 @@
 #define CLIENTS 4u
 #define KEPT 4u /* handles of a kind that a client remembers */
 #define ACTS 200u
+#define PART UINT64_C(65536) /* of GPU memory to import */
+#define PARTS 3u
 #define PATIENCE_NS UINT64_C(20000000000)
 
 struct handle {
@@ -41,7 +44,7 @@ struct handle {
 struct client {
     int fd; /* -1: hung up, or never there */
     uint32_t next;
-    unsigned replies;
+    unsigned replies, part; /* part: of the next import */
     struct handle extents[KEPT], segments[KEPT], queues[KEPT], grants[KEPT];
     void *memory; /* what came last */
     size_t memory_size;
@@ -202,6 +205,7 @@ static void pump(int wait_ms)
     for (int i = 0; i < agent->nevents; i++)
         dispatch(&events[i]);
     agent->nevents = 0;
+    (void)mcd_gpu_poll(agent);
     (void)mcd_alarms_run(agent, mcd_now_ns());
     for (int i = 0; i < 70; i++)
         mcd_engine_turn(agent->engines[0]);
@@ -283,6 +287,8 @@ static int take_reply(struct client *c)
         switch (m.h.type) {
         case MCS_MSG_ALLOC:
         case MCS_MSG_REGISTER:
+        case MCS_MSG_GPU_ALLOC:
+        case MCS_MSG_GPU_IMPORT:
             remember(c->extents, m.b.extent_reply.extent, m.b.extent_reply.offset);
             break;
         case MCS_MSG_QUEUE_OPEN:
@@ -435,6 +441,12 @@ static void some_name(char *to, size_t size, struct fz *z)
         fz_take(z, to, how < 0xf0 ? size : how % 16u);
 }
 
+/* One of those that the played driver has, or of none. */
+static void some_gpu(uint8_t gpu[16], struct fz *z)
+{
+    memset(gpu, 0x10 + fz_u8(z) % 3, 16);
+}
+
 static void fill_body(struct client *c, struct mcs_msg *m, struct fz *z)
 {
     const struct handle *h;
@@ -463,6 +475,21 @@ static void fill_body(struct client *c, struct mcs_msg *m, struct fz *z)
         m->b.alloc.align = fz_number(z);
         if (fz_u8(z) > 0xe0)
             fz_take(z, m->b.alloc.location, sizeof(m->b.alloc.location));
+        break;
+    case MCS_MSG_GPU_ALLOC:
+        m->b.gpu_alloc.size = fz_number(z);
+        m->b.gpu_alloc.align = fz_number(z);
+        some_gpu(m->b.gpu_alloc.gpu, z);
+        break;
+    case MCS_MSG_GPU_IMPORT: /* most follow the one before */
+        some_gpu(m->b.gpu_import.gpu, z);
+        m->b.gpu_import.total = fz_u8(z) < 0xe0 ? PART * PARTS : fz_number(z);
+        m->b.gpu_import.size = fz_u8(z) < 0xe0 ? PART : fz_number(z);
+        m->b.gpu_import.at = fz_u8(z) < 0xe0 ? PART * c->part : fz_number(z);
+        m->b.gpu_import.offset = fz_u8(z) < 0xe0 ? 0 : fz_number(z);
+        m->b.gpu_import.ipc = fz_u8(z) < 0xe0 ? 0 : fz_u8(z) % 4u;
+        m->b.gpu_import.last = fz_u8(z) < 0xf0 ? c->part + 1 == PARTS : fz_u8(z) % 3u;
+        c->part = (c->part + 1) % PARTS;
         break;
     case MCS_MSG_FREE:
         h = pick(c->extents, z);
@@ -509,18 +536,24 @@ static void fill_body(struct client *c, struct mcs_msg *m, struct fz *z)
         m->b.unmap.grant = some_id(pick(c->grants, z), z);
         break;
     case MCS_MSG_QUERY:
-        m->b.query.what = fz_u8(z) % 8u;
+        m->b.query.what = fz_u8(z) % (MCS_QUERY_COUNT + 1u);
         break;
     case MCS_MSG_RESTORE:
         m->b.restore.abi_version = fz_u8(z) < 0xf8 ? MCS_ABI_VERSION : fz_u8(z);
         m->b.restore.session_incarnation = LIMBO_SESSION(kept_of(c)) + (fz_u8(z) >= 0xf0);
         break;
     case MCS_MSG_EXTENT_BACK:
-        m->b.extent_back.extent = some_id(&(struct handle){.id = LIMBO_HANDLE(fz_u8(z) % 2u)}, z);
+        m->b.extent_back.extent =
+            some_id(&(struct handle){.id = LIMBO_HANDLE(fz_u8(z) % LIMBO_EXTENTS)}, z);
         m->b.extent_back.size = fz_u8(z) < 0xf0 ? LIMBO_EXTENT_SIZE : fz_number(z);
+        m->b.extent_back.memory =
+            (m->b.extent_back.extent & 2) != 0 ? MCS_MEMORY_GPU : MCS_MEMORY_HOST;
+        if (m->b.extent_back.size == 0)
+            m->b.extent_back.memory = fz_u8(z) % 3u;
         break;
     case MCS_MSG_ALLOCS_BACK:
-        m->b.allocs_back.extent = some_id(&(struct handle){.id = LIMBO_HANDLE(fz_u8(z) % 2u)}, z);
+        m->b.allocs_back.extent =
+            some_id(&(struct handle){.id = LIMBO_HANDLE(fz_u8(z) % LIMBO_EXTENTS)}, z);
         m->b.allocs_back.count = (uint32_t)fz_number(z);
         for (unsigned i = 0, n = fz_u8(z) % 8u; i < n; i++) {
             m->b.allocs_back.allocs[i].offset = fz_number(z) * (i % 2 == 0 ? MCS_LINE : 1);
@@ -575,6 +608,20 @@ static void send_raw(struct client *c, const void *data, size_t n, const int *fd
     }
 }
 
+/* What is imported comes back without one: its parts have theirs. */
+static bool takes_fd(const struct mcs_msg *m)
+{
+    switch (m->h.type) {
+    case MCS_MSG_EXTENT_BACK:
+        return m->b.extent_back.extent != LIMBO_HANDLE(LIMBO_EXTENTS - 1);
+    case MCS_MSG_GPU_IMPORT:
+        return m->b.gpu_import.ipc != 1;
+    default:
+        return m->h.type == MCS_MSG_REGISTER || m->h.type == MCS_MSG_RESTORE ||
+               m->h.type == MCS_MSG_QUEUE_BACK;
+    }
+}
+
 static void send_message(struct client *c, uint16_t type, struct fz *z)
 {
     union {
@@ -583,8 +630,7 @@ static void send_message(struct client *c, uint16_t type, struct fz *z)
     } u;
     size_t n = mcs_msg_request_size(type);
     uint8_t damage = fz_u8(z), how = 0;
-    unsigned nfds = type == MCS_MSG_REGISTER || type == MCS_MSG_RESTORE ||
-                    type == MCS_MSG_EXTENT_BACK || type == MCS_MSG_QUEUE_BACK;
+    unsigned nfds;
     int fds[5];
 
     memset(&u, 0, sizeof(u));
@@ -592,6 +638,7 @@ static void send_message(struct client *c, uint16_t type, struct fz *z)
     u.m.h = (struct mcs_msg_header){
         .magic = MCS_MSG_MAGIC, .version = MCS_MSG_VERSION, .type = type, .id = ++c->next};
     fill_body(c, &u.m, z);
+    nfds = takes_fd(&u.m);
     if (damage >= 0xe0) { /* of the message */
         switch (damage % 8) {
         case 0:
@@ -720,7 +767,7 @@ static void ask(void)
 static bool all_gone(unsigned fds)
 {
     return agent->sessions == NULL && agent->pool.used == 0 && agent->registry.count == 0 &&
-           open_fds() == fds;
+           !mcd_gpu_busy(agent) && open_fds() == fds;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -15,7 +15,7 @@
 #include "shm/region.h"
 
 #define LIMBO_SESSIONS 2u
-#define LIMBO_EXTENTS 2u
+#define LIMBO_EXTENTS 4u /* by number: the bits of its flags */
 #define LIMBO_EXTENT_SIZE 16384u
 #define LIMBO_SESSION(k) (UINT64_C(100) + (k)) /* incarnations */
 #define LIMBO_SEGMENT(k) (UINT64_C(200) + (k))
@@ -89,9 +89,10 @@ static inline void limbo_extent(struct mcd_agent *a, struct fz *z, unsigned k, u
         .session = LIMBO_SESSION(k),
         .size = LIMBO_EXTENT_SIZE,
         .page_size = 4096,
-        .address = a->config.address_base + (UINT64_C(1) << 40) + (k * 2 + i) * LIMBO_EXTENT_SIZE,
+        .address = a->config.address_base + (UINT64_C(1) << 40) +
+                   (k * LIMBO_EXTENTS + i) * LIMBO_EXTENT_SIZE,
         .handle = LIMBO_HANDLE(i),
-        .id = 10 + k * 2 + i,
+        .id = 10 + k * LIMBO_EXTENTS + i,
         .node = -1,
         .flags = i,
     };
@@ -99,6 +100,8 @@ static inline void limbo_extent(struct mcd_agent *a, struct fz *z, unsigned k, u
 
     limbo_memory(r.size, &limbo_kept[k].extents[i], &mem, &r.ino, &r.dev);
     mcs_region_unmap(mem, r.size);
+    if ((r.flags & MCD_LEDGER_GPU) != 0)
+        memset(r.gpu, 0x10, sizeof(r.gpu)); /* the first device of the played driver */
     limbo_damage(z, &r.session, sizeof(r) - sizeof(r.check));
     fz_must(mcd_ledger_add(a->recovery.ledger, MCD_LEDGER_EXTENT, &r) != NULL, "no memory");
 }
