@@ -146,7 +146,8 @@ $B/tests/daemon/test_object_far $B/tests/daemon/test_object_far_put: LDFLAGS += 
     mcd_ask_cancel mcd_ask_done_with mcd_asks_turn mcd_leg_begin mcd_leg_cancel)
 
 # These play the copiers of GPUs themselves.
-$B/tests/daemon/test_gpu_task $B/tests/daemon/test_gpu_task_ends $B/tests/daemon/test_gate: LDFLAGS += \
+$B/tests/daemon/test_gpu_task $B/tests/daemon/test_gpu_task_ends $B/tests/daemon/test_gate \
+    $B/tests/daemon/test_remote_stage $B/tests/daemon/test_serve_stage: LDFLAGS += \
     $(addprefix -Wl$(comma)--wrap=mct_cuda_,post port_open port_close port_take port_arm)
 
 # Fuzzers: tests/fuzz/run builds them with SAN=fuzz and clang.

@@ -59,6 +59,7 @@ struct mcd_agent {
     int nevents;
     struct mcd_alarm *alarms; /* by time */
     int epoll_fd, listen_fd, lock_fd, event_fd, signal_fd;
+    struct mcd_staging *staging[MCD_ENGINES_MAX]; /* memory of the engines' stages: staging.c */
     struct mcd_keeper keeper;
     struct mcd_recovery recovery;     /* of what an earlier agent has left */
     struct mcd_alarm pulse;           /* tells the keeper that this agent is alive */

@@ -212,6 +212,11 @@ static const struct mcd_key keys[] = {
      "most memory of each device that all clients together may have; 0: all that there is", true},
     {"gpu", "extent_size", SIZE, K(gpu_extent_size), "32M", MiB(2), GiB(64), NULL, "bytes",
      "smallest extent of GPU memory that is made for a client; small allocations share one", false},
+    {"gpu", "staging", SIZE, K(gpu_staging), "32M", 0, GiB(4), NULL, "bytes",
+     "host memory of an engine, taken when it is first needed, through which GPU memory goes to "
+     "and from other hosts where "
+     "no network card reaches it; at least 32M; 0: none, and such requests are refused",
+     false},
     {"gpu", "streams", NUMBER, K(gpu_streams), "4", 1, 16, NULL, "streams",
      "of each device, that copies are spread over", false},
     {"mooncake", "listen", TEXT, K(mooncake_listen), "off", 1, 255, NULL, "address:port",

@@ -82,6 +82,7 @@ struct mcd_config {
     uint64_t rdma_fallback;             /* 0 yes, 1 no */
     uint64_t gpu_enable;                /* enum mcd_gpu_enable */
     uint64_t gpu_size, gpu_extent_size; /* bytes */
+    uint64_t gpu_staging;               /* bytes of an engine */
     uint64_t gpu_streams;
     char mooncake_listen[MCD_TEXT_MAX], mooncake_advertise[MCD_TEXT_MAX];
     char mooncake_metadata[MCD_TEXT_MAX], mooncake_cluster[MCD_TEXT_MAX];

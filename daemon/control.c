@@ -22,6 +22,7 @@
 #include "cluster.h"
 #include "fault.h"
 #include "gpu.h"
+#include "stage.h"
 #include "log.h"
 #include "master.h"
 #include "mooncake.h"
@@ -404,6 +405,7 @@ static void dispatch(struct mcd_agent *a, const struct epoll_event *ev)
         mcd_worker_reap(a->worker, a);
         mcd_worker_reap(a->quick, a);
         mcd_gpu_poll(a);
+        mcd_staging_look(a);
         mcd_resolvers_reap(a);
         mcd_cluster_poll(a);
         mcd_mooncake_poll(a->mooncake);
@@ -457,6 +459,7 @@ static void look_around(struct mcd_agent *a)
     mcd_closer_nudge(LINGER_MS);
     mcd_registry_look(&a->registry, mcd_now_ns());
     mcd_gpu_poll(a);
+    mcd_staging_look(a);
     if (a->admin != NULL)
         mcd_admin_run(a->admin); /* its time limits */
     if (a->deaf && !a->stopping)

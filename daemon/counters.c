@@ -67,6 +67,11 @@ const struct mcd_counter mcd_counter_list[] = {
     C(slices_moved_over, "Slices that went on to another rail"),
     C(fallback_slices, "Slices given to a slower transport than the best that reaches the peer"),
     C(fallback_bytes, "Their bytes"),
+    C(gpu_staged_slices, "Slices of this host's GPU memory to or from others through host memory"),
+    C(gpu_staged_bytes, "Their bytes"),
+    C(gpu_served_staged,
+      "Requests of others about this host's GPU memory that went through host memory"),
+    C(gpu_served_staged_bytes, "Their bytes"),
     C(meta_requests, "Requests to the metadata service"),
     C(meta_failures, "Of them, those that failed"),
     C(meta_leases_lost, "Metadata leases lost"),
@@ -256,6 +261,10 @@ void mcd_totals(struct mcd_agent *a, struct mcd_totals *t)
         t->slices_moved_over += mcs_load_relaxed(&c->moved_over);
         t->fallback_slices += mcs_load_relaxed(&c->fallback_slices);
         t->fallback_bytes += mcs_load_relaxed(&c->fallback_bytes);
+        t->gpu_staged_slices += mcs_load_relaxed(&c->gpu_staged_out);
+        t->gpu_staged_bytes += mcs_load_relaxed(&c->gpu_staged_out_bytes);
+        t->gpu_served_staged += mcs_load_relaxed(&c->gpu_staged_in);
+        t->gpu_served_staged_bytes += mcs_load_relaxed(&c->gpu_staged_in_bytes);
         t->conns_killed += mcs_load_relaxed(&c->kills);
     }
     net_totals(a, t);

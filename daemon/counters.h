@@ -20,6 +20,7 @@ struct mcd_totals {
         guests_refused;
     uint64_t data_accepted, data_refused, opens, opens_refused, remote_opens, remote_opens_failed;
     uint64_t fallback_slices, fallback_bytes;
+    uint64_t gpu_staged_slices, gpu_staged_bytes, gpu_served_staged, gpu_served_staged_bytes;
     uint64_t slices_moved_over, meta_requests, meta_failures, meta_leases_lost;
     uint64_t tcp_sent_bytes, tcp_received_bytes, tcp_served, rejected_remote_ops;
     uint64_t tcp_protocol_errors, tcp_checksum_errors, tcp_dropped, tcp_filler_bytes;

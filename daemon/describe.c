@@ -166,9 +166,10 @@ static bool good_page(const struct mcd_remote *r, const Mcd__Buffers *m)
                        : b->buffers[b->count - 1].address + b->buffers[b->count - 1].length;
 
     if (m->n_address != m->n_length || m->n_address != m->n_access || m->n_address != m->n_node ||
-        m->total > BUFFERS_LIMIT || (b != NULL && m->total != r->building_total) ||
-        m->first > m->total || m->n_address > m->total - m->first ||
-        (m->n_address == 0 && m->first < m->total) || m->first != (b == NULL ? 0 : b->count))
+        (m->n_memory != 0 && m->n_memory != m->n_address) || m->total > BUFFERS_LIMIT ||
+        (b != NULL && m->total != r->building_total) || m->first > m->total ||
+        m->n_address > m->total - m->first || (m->n_address == 0 && m->first < m->total) ||
+        m->first != (b == NULL ? 0 : b->count))
         return false;
     for (size_t i = 0; i < m->n_address; i++) {
         if (m->length[i] == 0 || m->address[i] < end ||
@@ -188,6 +189,7 @@ static void add_page(struct mcd_remote *r, const Mcd__Buffers *m)
             /* mappings do not reach beyond a host */
             .access = m->access[i] & (MCS_ACCESS_READ | MCS_ACCESS_WRITE),
             .node = m->node[i],
+            .gpu = m->n_memory != 0 && m->memory[i] == MCS_MEMORY_GPU,
             .count = 1,
         };
     if (mcd_keys_take(r->building, m, &r->building_keys) != 0)

@@ -16,6 +16,7 @@
 #include "leg.h"
 #include "net.h"
 #include "object.h"
+#include "stage.h"
 #include "shm/failpoint.h"
 
 #define COMMAND_RING 16384u
@@ -84,6 +85,8 @@ int mcd_engine_create(const struct mcd_engine_options *o, struct mcd_engine **ou
         res = mcd_objects_create(g, &g->objects);
     if (res == 0 && o->cuda != NULL)
         res = mcd_gpu_tasks_create(g);
+    if (res == 0 && o->cuda != NULL && o->nnets != 0 && o->gpu_staging != 0)
+        res = mcd_stages_create(o->gpu_staging, &g->stages);
     if (res != 0)
         goto error;
     *out = g;
@@ -104,6 +107,7 @@ void mcd_engine_destroy(struct mcd_engine *g)
     mcd_net_destroy(g);
     mcd_objects_destroy(g->objects);
     mcd_gpu_tasks_destroy(g);
+    mcd_stages_destroy(g->stages);
     if (g->local != NULL)
         g->local_ops->disconnect(g->local);
     if (g->local_transport != NULL)

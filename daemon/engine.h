@@ -43,6 +43,7 @@ struct mcd_net;
 struct mcd_queue;
 struct mcd_session;
 struct mcd_slice;
+struct mcd_stages;
 
 /* Requests about objects; likewise. By op: MCS_OP_PUT first. */
 #define MCD_OBJECT_OPS ((unsigned)(MCS_OP_HOLD - MCS_OP_PUT) + 1)
@@ -76,7 +77,9 @@ struct mcd_counters {
     uint64_t kills;                  /* lost connections that a peer has confirmed dead */
     uint64_t gate_waits, gates_gone; /* tasks that had to wait for a gate; that could not signal */
     uint64_t gpu_tasks, gpu_bytes;   /* with an end in GPU memory */
-    uint64_t gpu_slow;               /* copies of them that went through the driver's staging */
+    /* slices and requests of peers that went between GPU memory and another host through host memory */
+    uint64_t gpu_staged_out, gpu_staged_out_bytes, gpu_staged_in, gpu_staged_in_bytes;
+    uint64_t gpu_slow; /* copies of them that went through the driver's staging */
     struct mcd_object_counters objects;
 };
 
@@ -145,6 +148,7 @@ struct mcd_task {
     uint32_t unfit;            /* rails, a bit each, that could not carry a slice of it */
     struct mcd_object *object; /* a request about objects; NULL: it is none */
     struct mcd_leg *leg;       /* a part of one, to another host; NULL: it is none */
+    bool on_gpu;               /* to another host, and its memory here is a GPU's */
     /* gate.h */
     struct mcs_gate gate; /* with MCS_DESC_WAIT: private copy, checked */
     struct mcd_task *gate_next, *gate_prev;
@@ -232,6 +236,7 @@ struct mcd_engine_options {
     struct mct_rdma *rdma;   /* the host's RDMA devices; NULL: none */
     struct mcd_store *store; /* objects; NULL: none */
     struct mct_cuda *cuda;   /* the host's GPUs; NULL: [gpu] enable = off */
+    uint64_t gpu_staging;    /* bytes of stages; 0: none */
     bool checksum;           /* CRC32C of each slice that this side sends */
     uint64_t zero_copy_min;  /* bytes; UINT64_MAX: never */
     unsigned max_requests;   /* unanswered on one connection; 0: the transport's default */
@@ -269,7 +274,8 @@ struct mcd_engine {
     struct mcd_gates gates;
     struct mcd_gpu_jobs *gpu_jobs;   /* copies of GPU memory; NULL: [gpu] enable = off */
     struct mcd_gpu_tasks *gpu_tasks; /* tasks that make them; likewise */
-    struct mcd_asks *asks;           /* of the catalog, answered; its own */
+    struct mcd_stages *stages; /* between GPU memory and other hosts; NULL: [gpu] staging = 0 */
+    struct mcd_asks *asks;     /* of the catalog, answered; its own */
     struct rte_ring *commands;
     struct mcd_command *calls; /* that are not over */
     uint64_t commands_at, commands_ticks;

@@ -206,6 +206,7 @@ static void describe(struct mcd_peer *p, const struct mcd_wire_header *h,
         uint64_t address[MCD_PAGE_BUFFERS], length[MCD_PAGE_BUFFERS];
         uint32_t access[MCD_PAGE_BUFFERS];
         int32_t node[MCD_PAGE_BUFFERS];
+        uint32_t memory[MCD_PAGE_BUFFERS];
     } *page = calloc(1, sizeof(*page));
     struct mcd_keys_page *keys = rdma == NULL ? NULL : calloc(1, sizeof(*keys));
 
@@ -223,6 +224,8 @@ static void describe(struct mcd_peer *p, const struct mcd_wire_header *h,
         page->length[i] = b->length;
         page->access[i] = b->access;
         page->node[i] = b->node;
+        page->memory[i] = b->extent != NULL && b->extent->gpu != NULL ? MCS_MEMORY_GPU : 0;
+        r.n_memory = page->memory[i] != 0 ? MCD_PAGE_BUFFERS : r.n_memory;
     }
     r.version = e->segment->version;
     r.total = snap->count;
@@ -232,6 +235,8 @@ static void describe(struct mcd_peer *p, const struct mcd_wire_header *h,
     r.length = page->length;
     r.access = page->access;
     r.node = page->node;
+    r.n_memory = r.n_memory != 0 ? n : 0;
+    r.memory = page->memory;
     if (keys != NULL)
         mcd_keys_fill(keys, &r);
     mcd_peer_answer(p, h, MCS_OK, &r.base);

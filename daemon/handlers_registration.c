@@ -35,7 +35,7 @@ struct mcd_registration *mcd_op_register(struct mcd_session *s, struct mcd_exten
     unsigned remote = mcd_registration_access(access);
     struct mcd_registration *r;
 
-    if (g->rdma == NULL || remote == 0 || e->gpu != NULL)
+    if (g->rdma == NULL || remote == 0)
         return NULL;
     s->op.registering++;
     if (mcd_registration_create(g, e, offset, length, remote, registered, s, &r) != 0)
@@ -47,7 +47,7 @@ void mcd_op_register_extent(struct mcd_session *s, struct mcd_extent *e)
 {
     struct mcd_registry *g = &s->agent->registry;
 
-    if (g->rdma == NULL || e->gpu != NULL)
+    if (g->rdma == NULL)
         return;
     s->op.registering++;
     if (mcd_registration_create_whole(g, e, registered, s) != 0)

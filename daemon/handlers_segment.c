@@ -240,7 +240,7 @@ static struct mcd_registration *register_late(struct mcd_session *s)
     unsigned access = mcd_registration_access(s->op.access);
     struct mcd_registration *r = NULL;
 
-    if (g->rdma != NULL && access != 0 && s->op.extent->gpu == NULL)
+    if (g->rdma != NULL && access != 0)
         (void)mcd_registration_create(g, s->op.extent, s->op.offset, s->op.length, access,
                                       mcd_registered_late, s->agent, &r);
     return r;
@@ -601,6 +601,9 @@ void mcd_on_describe(struct mcd_session *s, struct mcs_msg *m)
         if (b->extent != NULL && b->extent->gpu != NULL) {
             info->memory = MCS_MEMORY_GPU;
             mcd_gpu_location(b->extent, info->location);
+        } else if (b->gpu) {
+            info->memory = MCS_MEMORY_GPU;
+            snprintf(info->location, sizeof(info->location), "cuda");
         } else if (b->node >= 0)
             snprintf(info->location, sizeof(info->location), "cpu:%d", b->node);
         else

@@ -18,6 +18,7 @@
 #include "log.h"
 #include "mooncake.h"
 #include "rdma.h"
+#include "stage.h"
 #include "store.h"
 #include "supervise.h"
 #include "version.h"
@@ -236,6 +237,9 @@ static int create_engines(struct mcd_agent *a, const int *cores, unsigned n)
             .network = a->network,
             .rdma = a->rdma,
             .cuda = a->cuda,
+            .gpu_staging = a->config.gpu_staging == 0 || a->config.gpu_staging > MCD_STAGES_MIN
+                               ? a->config.gpu_staging
+                               : MCD_STAGES_MIN,
             .store = a->store,
             .checksum = a->config.tcp_checksum == 0,
             .zero_copy_min = a->config.zero_copy_min != 0 ? a->config.zero_copy_min : UINT64_MAX,
@@ -376,6 +380,7 @@ static int serve(struct mcd_agent *a)
     res = mcd_rdma_create(a, error, sizeof(error));
     if (res == 0)
         res = mcd_gpu_create(a, error, sizeof(error));
+    a->registry.cuda = a->cuda;
     if (res == 0)
         res = mcd_store_create(a, error, sizeof(error));
     if (res != 0)
@@ -423,6 +428,7 @@ error_control:
     mcd_control_fini(a);
 error_engines:
     mcd_eal_fini();
+    mcd_staging_end(a);
     for (unsigned i = 0; i < a->nengines; i++)
         mcd_engine_destroy(a->engines[i]);
     mcd_store_destroy(a);

@@ -9,6 +9,7 @@
 #include <sys/epoll.h>
 
 #include "log.h"
+#include "stage.h"
 #include "transports/uring.h"
 
 #define URING_ENTRIES 1024u
@@ -82,7 +83,10 @@ int mcd_net_create(struct mcd_engine *g)
                  .killed = on_killed,
                  .left = mcd_serve_left,
                  .resolve = mcd_serve_resolve,
-                 .notify = mcd_serve_notify},
+                 .notify = mcd_serve_notify,
+                 .stage = mcd_serve_stage,
+                 .unstage = mcd_serve_unstage,
+                 .move = mcd_serve_move},
         .rdma = g->o.rdma,
         .epoll_fd = g->epoll_fd,
         .tick_hz = g->o.tick_hz,
@@ -133,6 +137,9 @@ void mcd_net_close(struct mcd_engine *g)
     for (struct mcd_route *r = n->routes; r != NULL; r = r->next)
         for (unsigned i = 0; i < r->nrails; i++)
             r->rails[i].ops->abort(r->rails[i].link, -ECANCELED);
+    /* no connection goes before the copies into and out of its stages */
+    (void)mcd_gpu_jobs_close(g);
+    mcd_stages_cancel(g);
     for (struct mcd_route *r = n->routes; r != NULL; r = r->next) {
         for (unsigned i = 0; i < r->nrails; i++)
             r->rails[i].ops->disconnect(r->rails[i].link);

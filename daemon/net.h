@@ -103,8 +103,9 @@ struct mcd_route {
     uint64_t down_since;  /* ns; 0: a rail works */
     uint64_t moved_over;  /* read relaxed by the control thread */
     uint32_t wants;
-    uint64_t notices;                            /* names of notifications */
-    struct mcd_route *next, *prev;               /* of all */
+    bool staged;                   /* GPU memory went through host memory, and that was said */
+    uint64_t notices;              /* names of notifications */
+    struct mcd_route *next, *prev; /* of all */
     struct mcd_route *active_next, *active_prev; /* of those that are not idle */
     struct mcd_route *dirty_next;
 };
@@ -240,6 +241,12 @@ void mcd_remote_posting(struct mcd_engine *g, struct mcd_slice *s);
 void mcd_remote_want_fresh(struct mcd_engine *g, struct mcd_slice *s);
 /* Is that there, or not to be had? */
 bool mcd_remote_is_fresh(const struct mcd_slice *s);
+/* remote_stage.c: a slice with an end in GPU memory, here or there, is to go over this rail. True: it may be posted, perhaps out of
+ * or into a stage. False: it is being copied, waits for room in the route's list of those to be sent again, or its task is
+ * ending. */
+bool mcd_remote_stage(struct mcd_engine *g, struct mcd_slice *s, const struct mcd_route_rail *rr);
+/* It needs its stage no more. */
+void mcd_remote_unstage(struct mcd_engine *g, struct mcd_slice *s);
 /* Ends all tasks of a lane alike. */
 void mcd_remote_finish_lane(struct mcd_engine *g, struct mcd_lane *l, enum mcs_state state,
                             enum mcs_status error, bool hurry);

@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "agent.h"
+#include "dmabuf.h"
 #include "log.h"
+#include "transports/cuda/cuda.h"
 
 #define LONG_NS UINT64_C(10000000000) /* a device that has not answered by then is said to hang */
 
@@ -75,6 +77,8 @@ static void gone(void *context, int res, const char *text)
     bool whole = r->whole;
 
     leave(r);
+    if (!r->borrows)
+        mcd_dmabuf_destroy(r->dmabuf);
     if (whole)
         e->registered = NULL;
     free(r);
@@ -92,14 +96,37 @@ static void destroy(struct mcd_registration *r)
         mct_rdma_memory_destroy(r->registry->rdma, r->memory, gone, r);
 }
 
+/* Is it the first of a GPU's memory that goes without? */
+static bool is_told(struct mcd_registry *g, const struct mcd_extent *e)
+{
+    uint32_t bit = e->gpu == NULL ? 0 : UINT32_C(1) << e->gpu_device % MCT_CUDA_DEVICES;
+    bool told = (g->gpus_told & bit) != 0;
+
+    g->gpus_told |= bit;
+    return told;
+}
+
 static void fail(struct mcd_registration *r, const char *text)
 {
     struct mcd_registry *g = r->registry;
+    const struct mct_cuda_device *gpu =
+        r->extent->gpu == NULL || g->cuda == NULL
+            ? NULL
+            : mct_cuda_device_get(g->cuda, (unsigned)r->extent->gpu_device);
 
     g->failed++;
-    mcd_log_limited(MCD_LOG_WARNING, "%llu bytes of %s are not registered with RDMA devices%s: %s",
-                    (unsigned long long)r->length, r->whole ? "pool memory" : "a published buffer",
-                    g->require ? "" : ", they go over other transports", text);
+    if (gpu != NULL && !is_told(g, r->extent))
+        mcd_warning("memory of %s (%s) is not registered with RDMA devices%s: %s", gpu->name,
+                    gpu->pci,
+                    g->require ? ""
+                               : ", it goes to other hosts over other transports and through host "
+                                 "memory",
+                    text);
+    else if (gpu == NULL)
+        mcd_log_limited(
+            MCD_LOG_WARNING, "%llu bytes of %s are not registered with RDMA devices%s: %s",
+            (unsigned long long)r->length, r->whole ? "pool memory" : "a published buffer",
+            g->require ? "" : ", they go over other transports", text);
     set_state(r, MCD_REGISTRATION_FAILED);
 }
 
@@ -124,19 +151,51 @@ static void made(void *context, int res, const char *text)
         done(r->context, res, text);
 }
 
+/* The devices register it: of GPU memory, its dmabuf. */
+static void begin(struct mcd_registration *r)
+{
+    const struct mcd_extent *e = r->extent;
+    struct mct_rdma_range range = {
+        .address = r->dmabuf == NULL ? e->map + r->offset : NULL,
+        .length = r->length,
+        .published = e->address + r->offset,
+        .access = r->access,
+        .dmabuf_fd = r->dmabuf == NULL ? -1 : mcd_dmabuf_fd(r->dmabuf),
+        .dmabuf_offset = r->offset,
+    };
+    int res;
+
+    if (r->whole && r->dmabuf != NULL)
+        range.published = (uintptr_t)e->map; /* what slices of this host name */
+    res = mct_rdma_memory_create(r->registry->rdma, &range, made, r, &r->memory);
+    if (res != 0)
+        made(r, res, strerror(-res));
+}
+
+static void dmabuf_made(void *context, int res, const char *text)
+{
+    struct mcd_registration *r = context;
+
+    if (res == 0 && r->state != MCD_REGISTRATION_GOING)
+        begin(r);
+    else
+        made(r, res, text);
+}
+
+/* The extent's own registration has one, and stays until all of its buffers are gone. */
+static struct mcd_dmabuf *dmabuf_of(const struct mcd_extent *e)
+{
+    const struct mcd_registration *whole = e->registered;
+
+    return whole != NULL && whole->state == MCD_REGISTRATION_MADE ? whole->dmabuf : NULL;
+}
+
 static int create(struct mcd_registry *g, struct mcd_extent *e, uint64_t offset, uint64_t length,
                   unsigned access, mct_rdma_done *done, void *context,
                   struct mcd_registration **out)
 {
     struct mcd_registration *r = calloc(1, sizeof(*r));
-    const struct mct_rdma_range range = {
-        .address = e->map + offset,
-        .length = length,
-        .published = e->address + offset,
-        .access = access,
-        .dmabuf_fd = -1,
-    };
-    int res;
+    int res = 0;
 
     *out = NULL;
     if (r == NULL) {
@@ -147,7 +206,9 @@ static int create(struct mcd_registry *g, struct mcd_extent *e, uint64_t offset,
         return -ENOMEM;
     }
     r->extent = e;
+    r->offset = offset;
     r->length = length;
+    r->access = access;
     r->whole = access == 0;
     r->done = done;
     r->context = context;
@@ -157,9 +218,18 @@ static int create(struct mcd_registry *g, struct mcd_extent *e, uint64_t offset,
         mcd_extent_get(e);
     enter(g, r);
     *out = r;
-    res = mct_rdma_memory_create(g->rdma, &range, made, r, &r->memory);
+    if (!r->whole && e->gpu != NULL)
+        r->dmabuf = dmabuf_of(e);
+    r->borrows = r->dmabuf != NULL;
+    if (e->gpu != NULL && !r->borrows)
+        res = mcd_dmabuf_create(g->cuda, e, dmabuf_made, r, &r->dmabuf);
+    else
+        begin(r);
     if (res != 0)
-        made(r, res, strerror(-res));
+        made(r, res,
+             res == -EOPNOTSUPP ? "the GPU, or its driver, lets no RDMA device reach its memory "
+                                  "(dmabuf, GPUDirect RDMA)"
+                                : strerror(-res));
     return 0;
 }
 

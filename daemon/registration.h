@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Registrations of the agent's memory with its RDMA devices: one of each extent, for this host's own
- * transfers, and one of each published buffer that peers may read or write, with just that access.
+ * transfers, and one of each published buffer that peers may read or write, with just that access.  GPU memory is
+ * registered by a dmabuf of it; where driver or device have none, its registration fails, which is said once for each GPU.
  *
  *   create --> SOON --+--> MADE ----+--> drop --> GOING --> done(), freed
  *                     +--> FAILED --+
@@ -18,18 +19,22 @@
 
 #include "transports/rdma/rdma.h"
 
+struct mcd_dmabuf;
 struct mcd_extent;
 struct mcd_registration;
+struct mct_cuda;
 
 /* All registrations of the agent. */
 struct mcd_registry {
     struct mct_rdma *rdma; /* NULL: nothing is registered */
+    struct mct_cuda *cuda; /* NULL: there is no GPU memory */
     bool require;          /* memory that cannot be registered is refused */
     struct mcd_registration *all;
     uint64_t count;              /* that are there, being made or on their way out */
     uint64_t pending;            /* of them: being made or on their way out */
     uint64_t failed;             /* that could not be made, ever */
     uint64_t unregistered_bytes; /* of extents and buffers that go without one now */
+    uint32_t gpus_told;          /* GPUs, a bit each, of which was said that they go without */
     bool told;                   /* that devices do not answer */
 };
 
@@ -42,9 +47,12 @@ enum mcd_registration_state {
 
 struct mcd_registration {
     struct mcd_registry *registry;
-    struct mct_rdma_memory *memory; /* NULL: failed */
+    struct mct_rdma_memory *memory; /* NULL: failed, or its dmabuf is not there yet */
+    struct mcd_dmabuf *dmabuf;      /* of GPU memory */
+    bool borrows;                   /* it is that of the extent's own registration */
     struct mcd_extent *extent;      /* that it is of, or a part of */
-    uint64_t length;                /* bytes */
+    uint64_t offset, length;        /* of the part in it, bytes */
+    unsigned access;                /* MCT_RDMA_REMOTE_*; 0: whole */
     uint64_t since;                 /* ns of CLOCK_MONOTONIC: in this state */
     enum mcd_registration_state state;
     bool whole;          /* of the extent itself, for this host's use */

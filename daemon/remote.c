@@ -46,6 +46,7 @@ void mcd_remote_drop(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice 
     if (s->next != NULL)
         s->next->prev = s->prev;
     t->nslices--;
+    mcd_remote_unstage(g, s);
     mcd_slice_put(&g->net->slices, s);
 }
 
@@ -115,7 +116,7 @@ static void call_back(struct mcd_engine *g, struct mcd_task *t)
         if (!s->out) {
             t->unsettled = t->unsettled || !s->s.settled;
             mcd_remote_drop_again(g, t, s);
-        } else if (!s->asked && !s->back) {
+        } else if (!s->asked && !s->back && !s->copying) {
             s->asked = true;
             rr->ops->cancel(rr->link, &s->s);
         }
@@ -294,8 +295,10 @@ static bool check(struct mcd_engine *g, struct mcd_task *t, uint64_t *budget)
         t->piece++;
     }
     t->piece = 0;
-    if (found.extent != NULL)
+    if (found.extent != NULL) {
         t->node = (int8_t)found.extent->kind.node;
+        t->on_gpu = found.extent->gpu != NULL;
+    }
     t->uncut = t->total;
     if (t->list != MCD_UNLISTED)
         t->lane->route->waiting += t->uncut;
@@ -340,11 +343,8 @@ static enum mcs_status find_lane(struct mcd_engine *g, struct mcd_task *t, struc
     /* partner: the control thread, when it learns that the peer is another one or gone */
     enum mcs_status status = (enum mcs_status)mcs_load_acquire(&seg->remote->status);
 
-    if (e != NULL && e->gpu != NULL && status == MCS_OK) {
+    if (e != NULL && e->gpu != NULL && status == MCS_OK)
         status = mcd_gpu_order(&t->desc);
-        if (status == MCS_OK)
-            status = MCS_NOT_SUPPORTED; /* nothing carries GPU memory to other hosts */
-    }
     if (status == MCS_OK && (r == NULL || r->detached))
         status = MCS_PEER_UNREACHABLE;
     if (status == MCS_OK)
@@ -411,7 +411,8 @@ void mcd_remote_timer(struct mcd_engine *g, struct mcd_task *t)
         mcd_remote_arm(g, t, MCD_STUCK_US);
         if (t->hurried) {
             for (const struct mcd_slice *s = t->slices; s != NULL; s = s->next)
-                mcd_route_abort(g, r, s->rail, -ETIMEDOUT);
+                if (!s->copying)
+                    mcd_route_abort(g, r, s->rail, -ETIMEDOUT);
         } else {
             call_back(g, t);
             mcd_remote_try_end(g, t);
@@ -518,6 +519,7 @@ static bool aim(struct mcd_slice *s, const struct mcd_extent *e, const struct mc
     s->s.remote_incarnation = seg->remote->incarnation;
     /* relaxed: an old one is refused by the peer */
     s->s.remote_export = mcs_load_relaxed(&seg->remote->export_index);
+    s->s.gpu = e != NULL && e->gpu != NULL;
     if (e != NULL) /* partner: made() in registration.c */
         s->s.registration = mcs_load_acquire(&e->registration);
     if (s->s.registration != NULL) /* partner: swap() in segment.c */
@@ -628,6 +630,7 @@ struct mcd_slice *mcd_remote_cut(struct mcd_engine *g, struct mcd_task *t, uint6
         s->s.local = found.extent->map + start;
         s->s.remote_address = at;
         s->local_offset = start;
+        s->far_gpu = found.buffer != NULL && found.buffer->gpu;
     }
     if (s == NULL || !aim(s, found.extent, found.buffer)) {
         if (s != NULL)

@@ -9,7 +9,7 @@
 
 /* ---- back ------------------------------------------------------------------------ */
 
-static void again(struct mcd_engine *g, struct mcd_slice *s)
+void mcd_remote_again(struct mcd_engine *g, struct mcd_slice *s)
 {
     struct mcd_route *r = s->task->lane->route;
 
@@ -40,8 +40,9 @@ static void advance(struct mcd_engine *g, struct mcd_task *t)
     mcd_remote_end(g, t, MCS_STATE_COMPLETED, MCS_OK);
 }
 
-static void came_through(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice *s)
+void mcd_remote_through(struct mcd_engine *g, struct mcd_slice *s)
 {
+    struct mcd_task *t = s->task;
     struct mcd_route *r = t->lane->route;
     const struct mcd_route_rail *rr = &r->rails[s->rail];
     unsigned damaged_on = s->damaged_on;
@@ -88,7 +89,7 @@ static void lost(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice *s)
         mcd_remote_try_end(g, t);
         return;
     }
-    again(g, s);
+    mcd_remote_again(g, s);
 }
 
 /* Called back: by this task's end, or since the memory is being taken away. */
@@ -99,7 +100,7 @@ static void canceled(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice 
     uint64_t can = r->rails[s->rail].ops->capabilities;
 
     if (!t->ending && !open) {
-        again(g, s); /* if the memory is still there */
+        mcd_remote_again(g, s); /* if the memory is still there */
         return;
     }
     /* Its connection ends, so that nothing written later over another one is overtaken; where it is the
@@ -159,7 +160,7 @@ static bool elsewhere(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice
     if (!has_rail(r, s))
         return false;
     t->unfit |= s->unfit;
-    again(g, s);
+    mcd_remote_again(g, s);
     return true;
 }
 
@@ -177,7 +178,10 @@ void mcd_remote_back(struct mcd_engine *g, struct mcd_slice *s)
         mcd_rail_answered(&rr->rail, s->s.length, s->posted, g->net->now);
         mcs_store_relaxed(&rr->bytes, rr->bytes + s->s.length);
         mcs_store_relaxed(&rr->slices, rr->slices + 1);
-        came_through(g, t, s);
+        if (s->stage != NULL && s->s.op == MCT_READ)
+            mcd_remote_land(g, s);
+        else
+            mcd_remote_through(g, s);
         return;
     }
     mcd_rail_returned(&rr->rail, s->s.length, g->net->now);
@@ -196,7 +200,7 @@ void mcd_remote_back(struct mcd_engine *g, struct mcd_slice *s)
         s->damaged_on = (uint8_t)(s->rail + 1);
         s->s.settled = true; /* answered */
         if (!t->ending && ++s->damages < MCD_DAMAGES) {
-            again(g, s);
+            mcd_remote_again(g, s);
             return;
         }
         break;
@@ -222,7 +226,7 @@ void mcd_remote_back(struct mcd_engine *g, struct mcd_slice *s)
         seg = mcd_remote_segment(t);
         if (!t->ending && seg != NULL && seg->remote != NULL &&
             mcs_load_relaxed(&seg->remote->export_index) != s->s.remote_export) {
-            again(g, s);
+            mcd_remote_again(g, s);
             return;
         }
         break;

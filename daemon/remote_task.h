@@ -33,6 +33,12 @@ void mcd_remote_arm(struct mcd_engine *g, struct mcd_task *t, uint64_t us);
 /* A slice that is not out goes; _again: one of the route's list of those to be sent again. */
 void mcd_remote_drop(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice *s);
 void mcd_remote_drop_again(struct mcd_engine *g, struct mcd_task *t, struct mcd_slice *s);
+/* remote_back.c: it is to be sent again. */
+void mcd_remote_again(struct mcd_engine *g, struct mcd_slice *s);
+/* Likewise: its bytes are in their place. */
+void mcd_remote_through(struct mcd_engine *g, struct mcd_slice *s);
+/* remote_stage.c: the bytes of a READ have come into its stage. */
+void mcd_remote_land(struct mcd_engine *g, struct mcd_slice *s);
 /* Nothing of it is out: fills its slot. */
 void mcd_remote_end(struct mcd_engine *g, struct mcd_task *t, enum mcs_state state,
                     enum mcs_status error);

@@ -14,6 +14,7 @@
 
 #include "log.h"
 #include "net.h"
+#include "stage.h"
 
 #define BURST 256u  /* slices posted to one route a turn */
 #define HELD 64u    /* looks a turn at slices that a quiesce holds */
@@ -232,14 +233,30 @@ static bool may_go(const struct mcd_route *r, struct mcd_slice *s, uint64_t now)
     if (s->awaits && !mcd_remote_is_fresh(s))
         return false;
     s->awaits = false;
+    if (s->hungry && !mcd_stage_may_get(r->o.engine, MCD_STAGE_OUT))
+        return false;
     tier = mcd_route_tier(r, s->unfit, is_strict(s->task), now);
     return tier != MCD_NO_TIER && (r->full >> tier & 1) == 0;
+}
+
+/* Do all rails of a tier reach memory of GPUs? */
+static bool reaches_gpus(const struct mcd_route *r, unsigned tier)
+{
+    for (unsigned i = 0; i < r->nrails; i++)
+        if (r->rails[i].tier == tier && (r->rails[i].ops->capabilities & MCT_CAP_GPU_MEMORY) == 0)
+            return false;
+    return true;
 }
 
 bool mcd_schedule_may_cut(const struct mcd_route *r, const struct mcd_task *t, uint64_t now)
 {
     unsigned tier;
 
+    /* it would only wait for a stage */
+    if (t->on_gpu && r->o.engine->stages != NULL &&
+        !mcd_stage_may_get(r->o.engine, MCD_STAGE_OUT) && t->phase == MCD_MOVE &&
+        !reaches_gpus(r, mcd_route_tier(r, t->unfit, is_strict(t), now)))
+        return false;
     if (t->unfit == 0 || t->phase != MCD_MOVE)
         return true;
     tier = mcd_route_tier(r, t->unfit, is_strict(t), now);
@@ -340,6 +357,10 @@ bool mcd_schedule(struct mcd_engine *g, struct mcd_route *r)
             mcd_route_dirty(g->net, r);
             if (++held == HELD)
                 break;
+            continue;
+        }
+        if ((s->s.gpu || s->far_gpu) && !mcd_remote_stage(g, s, rr)) {
+            any = true;
             continue;
         }
         gather(g, r, rr, s);

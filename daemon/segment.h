@@ -26,6 +26,7 @@ struct mcd_buffer {
     uint32_t access;           /* MCS_ACCESS_* */
     uint32_t count;            /* times this very range was published */
     int32_t node;              /* NUMA node of the memory, -1 unknown */
+    bool gpu;                  /* at another agent: it is a GPU's */
     /* At another agent: RDMA keys, in the snapshot's blocks; NULL: it has none. */
     const struct mct_rdma_keys *keys;
     /* Of this host, for the control thread: what peers' devices reach it by; NULL: none. */

@@ -12,6 +12,7 @@
 #include "log.h"
 #include "net.h"
 #include "remote_task.h"
+#include "serve.h"
 #include "session.h"
 #include "shm/failpoint.h"
 #include "task.h"
@@ -28,8 +29,8 @@ static struct mcd_segment *find_export(const struct mcd_visitor *v, const struct
     return e != NULL && e->incarnation == r->incarnation ? e->segment : NULL;
 }
 
-static uint16_t look_up(const struct mcd_engine *g, const struct mcd_visitor *v,
-                        const struct mct_request *r, void **pointer)
+uint16_t mcd_serve_find(const struct mcd_engine *g, const struct mcd_visitor *v,
+                        const struct mct_request *r, const struct mcd_buffer **out)
 {
     const struct mcd_snapshot *snapshot;
     const struct mcd_buffer *b;
@@ -56,9 +57,10 @@ static uint16_t look_up(const struct mcd_engine *g, const struct mcd_visitor *v,
         return (uint16_t)missing;
     if ((b->access & (r->op == MCT_READ ? MCS_ACCESS_READ : MCS_ACCESS_WRITE)) == 0)
         return MCS_ACCESS;
-    if (b->extent->gpu != NULL)
-        return MCS_NOT_SUPPORTED; /* no pointer of this process leads there */
-    *pointer = b->extent->map + b->offset + (r->address - b->address);
+    /* no pointer of this process leads there; and what Mooncake's own processes ask for is sent in place */
+    if (b->extent->gpu != NULL && (g->stages == NULL || v->exports == NULL))
+        return MCS_NOT_SUPPORTED;
+    *out = b;
     return MCS_OK;
 }
 
@@ -66,10 +68,15 @@ uint16_t mcd_serve_resolve(void *context, void *visitor, const struct mct_reques
                            void **pointer)
 {
     struct mcd_engine *g = context;
-    uint16_t status = look_up(g, visitor, r, pointer);
+    const struct mcd_buffer *b = NULL;
+    uint16_t status = mcd_serve_find(g, visitor, r, &b);
 
     if (status != MCS_OK)
         mcs_count(&g->counters.served_refused[status], 1);
+    else if (b->extent->gpu != NULL)
+        *pointer = NULL; /* through a stage: serve_stage.c */
+    else
+        *pointer = b->extent->map + b->offset + (r->address - b->address);
     return status;
 }
 
@@ -217,5 +224,5 @@ bool mcd_engine_quiesce(struct mcd_engine *g, struct mcd_command *c)
 
 void mcd_engine_open_buffers(struct mcd_engine *g, struct mcd_snapshot *buffers)
 {
-    mcs_store_release(&g->net->open_buffers, buffers); /* partner: look_up() */
+    mcs_store_release(&g->net->open_buffers, buffers); /* partner: mcd_serve_find() */
 }

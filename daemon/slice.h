@@ -7,6 +7,7 @@
 #include "shm/abi.h"
 #include "transports/transport.h"
 
+struct mcd_stage;
 struct mcd_task;
 
 /* A notification on its way: a private copy, since the client may write to its own. */
@@ -30,6 +31,12 @@ struct mcd_slice {
     uint8_t denied;  /* times that a peer's device refused key or range */
     uint32_t unfit;  /* rails, a bit each, with whose devices an end of it is not registered */
     uint32_t wanted; /* of the description that it awaits */
+    /* remote_stage.c */
+    bool far_gpu;            /* its end at the peer is a GPU's */
+    struct mcd_stage *stage; /* its bytes are in there, or will be; NULL: they go without */
+    bool filled;             /* a WRITE's are */
+    bool copying;            /* `out`, and no transport has it */
+    bool hungry;             /* there was no room for it */
     bool awaits;
     bool out;    /* the transport has it, */
     bool back;   /* or has given it back, and that was not looked at yet */

@@ -163,6 +163,7 @@
 /* CUstream_flags, CUevent_flags, CUevent_wait_flags, CUstreamWaitValue_flags, CUstreamWriteValue_flags,
  * CUmemcpyFlags, CUipcMem_flags: of no type here, since they are passed as unsigned */
 #define MCS_CUDA_OWN_FLAGS(X)                                                                      \
+    X(CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER, 100)                                               \
     X(CU_STREAM_DEFAULT, 0)                                                                        \
     X(CU_STREAM_NON_BLOCKING, 1)                                                                   \
     X(CU_EVENT_DEFAULT, 0)                                                                         \

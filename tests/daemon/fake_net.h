@@ -494,8 +494,8 @@ static const struct mct_ops fake_ops = {
 static const struct mct_ops fake_rdma_ops = {
     .name = "fake rdma",
     .path = MCS_PATH_RDMA,
-    .capabilities =
-        MCT_CAP_CROSS_HOST | MCT_CAP_HOST_MEMORY | MCT_CAP_KILL_BY_AGENT | MCT_CAP_REGISTERED,
+    .capabilities = MCT_CAP_CROSS_HOST | MCT_CAP_HOST_MEMORY | MCT_CAP_GPU_MEMORY |
+                    MCT_CAP_KILL_BY_AGENT | MCT_CAP_REGISTERED,
     .init = fake_init,
     .fini = fake_no_fini,
     .connect = fake_connect,

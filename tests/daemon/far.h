@@ -96,11 +96,16 @@ static inline uint64_t far_adopt(struct far *x, struct mcd_route *r, unsigned ra
     return c.conn.id;
 }
 
-static inline void far_init_tiers(struct far *x, unsigned rdma, unsigned tcp, bool best_only)
+/* more: what the engine's options have besides. */
+static inline void far_init_with(struct far *x, unsigned rdma, unsigned tcp, bool best_only,
+                                 const struct mcd_engine_options *more)
 {
     static const struct mct_ops *const nets[] = {&fake_ops, &fake_rdma_ops};
-    struct mcd_engine_options o = {.nets = nets, .nnets = 2, .clock = fake_clock};
+    struct mcd_engine_options o = *more;
 
+    o.nets = nets;
+    o.nnets = 2;
+    o.clock = fake_clock;
     memset(x, 0, sizeof(*x));
     memset(&fake, 0, sizeof(fake));
     fake.now = 1000000000;
@@ -113,6 +118,11 @@ static inline void far_init_tiers(struct far *x, unsigned rdma, unsigned tcp, bo
     x->segment = far_segment(&x->remote, x->route);
     x->open = (struct mcd_open){.handle = FAR_SEGMENT, .segment = x->segment};
     x->f.session->opens[MCD_HANDLE_INDEX(FAR_SEGMENT)] = &x->open;
+}
+
+static inline void far_init_tiers(struct far *x, unsigned rdma, unsigned tcp, bool best_only)
+{
+    far_init_with(x, rdma, tcp, best_only, &(struct mcd_engine_options){0});
 }
 
 static inline void far_init(struct far *x, unsigned rails)

@@ -124,6 +124,15 @@ static inline void pc_make(struct mct_cuda_call *call)
     pc.parts = call->nparts;
 }
 
+/* No memory lies behind it. */
+static inline void pc_dmabuf(struct mct_cuda_call *call)
+{
+    cr_assert(call->offset % 4096 == 0 && call->size % 4096 == 0 && call->size != 0);
+    cr_assert_leq(call->offset + call->size, call->memory->size);
+    call->fd = memfd_create("played dmabuf", MFD_CLOEXEC);
+    cr_assert(call->fd >= 0 && ftruncate(call->fd, (off_t)call->size) == 0);
+}
+
 static inline void pc_run(struct mct_cuda_call *call)
 {
     call->status = pc.refuses[call->kind];
@@ -140,6 +149,8 @@ static inline void pc_run(struct mct_cuda_call *call)
         return;
     if (call->kind == MCT_CUDA_MAKE || call->kind == MCT_CUDA_IMPORT)
         pc_make(call);
+    else if (call->kind == MCT_CUDA_DMABUF)
+        pc_dmabuf(call);
     else if (call->kind == MCT_CUDA_PIN)
         pc.pinned += call->size;
     else if (call->kind == MCT_CUDA_UNPIN)

@@ -123,7 +123,11 @@ static CUresult discover_one(struct mct_cuda_gpu *g, const struct mcs_cuda *d, i
                   0) > 0;
     v->dmabuf = d->mem_range_handle != NULL &&
                 attribute(d, g->handle, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 0) > 0;
+    /* Ordered for the owner: what a NIC has written is seen by whatever the GPU begins after the completion that tells of
+     * it.  Else it would take a flush by the owner, who hears of no WRITE. */
     v->rdma =
+        attribute(d, g->handle, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, 0) >=
+            CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER &&
         attribute(d, g->handle, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED, 0) > 0 &&
         attribute(d, g->handle, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 0) > 0;
     v->mig = strstr(v->name, " MIG ") !=
