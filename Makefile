@@ -182,7 +182,7 @@ $B/obj/own/%.o: %.c | $(messages)
 unit: all $(units) $(fake_cuda) $(own) $B/bin/metactl $(if $(SAN),$B/bin/mixclient,$(if $(filter build,$B),failing build/tests/shim.so))
 failing:
 	@$(MAKE) --no-print-directory FAIL=1 B=build/fail SAN= $(addprefix build/fail/,bin/mcshmd bin/mcshm \
-	    bin/mixclient lib/libmcshm.so.0)
+	    bin/mixclient lib/libmcshm.so.0 fake-cuda/libcuda.so.1)
 # Preloaded, makes system calls fail.
 build/tests/shim.so: tests/shim/shim.c
 	@mkdir -p $(@D)
