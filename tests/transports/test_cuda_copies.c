@@ -255,7 +255,9 @@ struct engine {
     struct world *w;
     pthread_t thread;
     unsigned index;
-    uint32_t bad;
+    bool faults; /* calls fail: a job that did is posted again */
+    uint32_t bad, failed;
+    uint32_t over; /* 1: it is through */
 };
 
 /* Each has a part of each device and of the host for itself, and copies host -> 0 -> 1 -> host, checking. */
@@ -288,7 +290,13 @@ static void *engine(void *arg)
         } else {
             j = rig_take(&p);
             k = (unsigned)(j - jobs);
-            e->bad += j->status != MCS_OK || j->port != p.port;
+            e->bad += (j->status != MCS_OK && !(e->faults && j->status == MCS_GPU_CONTEXT)) ||
+                      j->port != p.port;
+            if (j->status != MCS_OK) {
+                e->failed++;
+                rig_post(&p, j);
+                continue;
+            }
             if (j->to_device == MCT_CUDA_HOST) {
                 rig_pattern(want, slot, e->index * 1000 + round[k]);
                 e->bad += memcmp(want, w->host + e->index * part + k * slot, slot) != 0;
@@ -321,6 +329,7 @@ static void *engine(void *arg)
     }
     rig_port_close(&p);
     free(want);
+    mcs_store_release(&e->over, 1u); /* with the test */
     return NULL;
 }
 
@@ -339,6 +348,49 @@ Test(cuda_copies, many_engines_get_their_own_jobs_back_and_the_bytes_are_right)
         cr_assert_eq(engines[i].bad, 0, "engine %u", i);
     }
     cr_assert_eq(mcs_load_relaxed(&mct_cuda_stats(w.r.cuda)->copies), ENGINES * JOBS * 3 * 4);
+    end(&w);
+}
+
+/* Calls fail now and then, some of them after copies were begun already. */
+Test(cuda_copies, whatever_calls_fail_jobs_come_back_once_and_quiet)
+{
+    static const char *const names[] = {"cuMemcpyBatchAsync_v2", "cuMemcpyAsync", "cuEventRecord",
+                                        "cuEventQuery"};
+    struct engine engines[ENGINES];
+    unsigned over = 0, round = 0, failed = 0;
+    uint64_t acted = 0;
+    struct world w;
+
+    begin(&w, 4, 0);
+    mcs_store_relaxed(&fake->delay_us, 50);
+    for (unsigned i = 0; i < ENGINES; i++) {
+        engines[i] = (struct engine){.w = &w, .index = i, .faults = true};
+        cr_assert_eq(pthread_create(&engines[i].thread, NULL, engine, &engines[i]), 0);
+    }
+    while (over < ENGINES) {
+        struct timespec pause = {.tv_nsec = 200000};
+
+        for (unsigned i = 0; i < 4; i++) {
+            if (mcs_load_relaxed(&fake->rules[i].action) != FAKE_OFF &&
+                mcs_load_relaxed(&fake->rules[i].acted) == 0)
+                continue;
+            acted += mcs_load_relaxed(&fake->rules[i].acted);
+            fake_cuda_arm(fake, i, names[i], FAKE_FAIL, CUDA_ERROR_UNKNOWN, 1 + round++ % 13, 1);
+        }
+        nanosleep(&pause, NULL);
+        over = 0;
+        for (unsigned i = 0; i < ENGINES; i++)
+            over += mcs_load_acquire(&engines[i].over); /* partner: engine() */
+    }
+    for (unsigned i = 0; i < ENGINES; i++) {
+        pthread_join(engines[i].thread, NULL);
+        cr_assert_eq(engines[i].bad, 0, "engine %u", i);
+        failed += engines[i].failed;
+    }
+    fake_cuda_disarm(fake);
+    mcs_store_relaxed(&fake->delay_us, 0);
+    cr_assert_gt(acted, 20);
+    cr_assert_gt(failed, 0);
     end(&w);
 }
 
@@ -410,6 +462,32 @@ Test(cuda_copies, one_refused_piece_fails_its_own_job_alone)
     post_few(&w, pieces, jobs);
     for (unsigned i = 0; i < FEW; i++)
         cr_assert_eq(rig_take(&w.p)->status, MCS_OK);
+    end(&w);
+}
+
+Test(cuda_copies, an_event_that_cannot_be_asked_does_not_bring_a_job_back_early)
+{
+    struct mct_cuda_piece piece;
+    struct mct_cuda_job j;
+    struct world w;
+
+    begin(&w, 2, 0);
+    rig_pattern(w.want, MIB, 6);
+    memcpy(w.host, w.want, MIB);
+    piece = (struct mct_cuda_piece){
+        .to = w.memory[0].address, .from = (uintptr_t)w.host, .length = MIB};
+    j = (struct mct_cuda_job){
+        .to_device = 0, .from_device = MCT_CUDA_HOST, .pinned = true, .n = 1, .pieces = &piece};
+    mcs_store_relaxed(&fake->delay_us, 20000);
+    fake_cuda_arm(fake, 0, "cuEventQuery", FAKE_FAIL, CUDA_ERROR_UNKNOWN, 1, 1);
+    rig_post(&w.p, &j);
+    cr_assert_eq(rig_take(&w.p), &j);
+    cr_assert_eq(j.status, MCS_GPU_CONTEXT);
+    memset(w.host, 0xee, MIB); /* the source is the owner's again */
+    fake_cuda_disarm(fake);
+    rig_read(&w.p, 0, w.host, w.memory[0].address, MIB);
+    cr_assert_eq(memcmp(w.host, w.want, MIB), 0, "it was still being read");
+    mcs_store_relaxed(&fake->delay_us, 0);
     end(&w);
 }
 

@@ -293,6 +293,11 @@ bool mct_cuda_streams_poll(struct mct_cuda_copier *p)
                 mct_cuda_lose(p->gpu, e);
             if (e != CUDA_SUCCESS)
                 fail(&b->jobs, mct_cuda_status(e));
+            if (e != CUDA_SUCCESS && !mct_cuda_lost(p->gpu) && b->recorded) {
+                b->recorded =
+                    false; /* the event tells nothing, and copies may be under way: the stream is asked */
+                continue;
+            }
             over(p, s, &done);
             any = true;
         }
