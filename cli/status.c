@@ -39,6 +39,30 @@ static void print_pool(const cJSON *pool)
     printf("%-12s %s of %s in use, pages of %s, %s extents\n", "pool", used, size, page, extents);
 }
 
+static void print_gpu(const cJSON *gpu)
+{
+    const cJSON *why = get(gpu, "why");
+    uint64_t driver = table_number(get(gpu, "driver")), lost = table_number(get(gpu, "lost"));
+    uint64_t devices = table_number(get(gpu, "devices"));
+    char ours[32];
+
+    if (gpu == NULL || cJSON_IsNull(gpu)) {
+        printf("%-12s off: [gpu] enable = off\n", "gpu");
+    } else if (driver == 0) {
+        printf("%-12s %s\n", "gpu",
+               cJSON_IsString(why) && why->valuestring[0] != '\0'
+                   ? why->valuestring
+                   : "driver not loaded, no client has asked for GPU memory");
+    } else {
+        table_cell(ours, sizeof(ours), get(gpu, "ours"), CELL_BYTES);
+        printf("%-12s %" PRIu64 " device%s, %s in use, driver %" PRIu64 ".%" PRIu64, "gpu", devices,
+               devices == 1 ? "" : "s", ours, driver / 1000, driver % 1000 / 10);
+        if (lost != 0)
+            printf(", %" PRIu64 " LOST", lost);
+        printf("\n");
+    }
+}
+
 static void print_counters(const cJSON *counters)
 {
     const cJSON *counter;
@@ -82,6 +106,7 @@ int cli_status(const struct cli *cli)
     line("admin", get(get(d, "admin"), "listen"), CELL_TEXT);
     line("idle", get(d, "idle"), CELL_TEXT);
     print_pool(get(d, "pool"));
+    print_gpu(get(d, "gpu"));
     line("sessions", get(d, "sessions"), CELL_TEXT);
     line("segments", get(d, "segments"), CELL_TEXT);
     printf("\n");

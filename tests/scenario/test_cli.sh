@@ -47,7 +47,7 @@ equal "$(json 'len(d["engines"]) > 0' <<<"$status")" true "engines"
 equal "$(json 'd["admin"]["listen"].rsplit(":", 1)[0]' <<<"$status")" 127.0.0.1 "status.admin.listen"
 
 mcshm status >"$DIR/stdout"
-for word in version pid socket uptime pool engine; do
+for word in version pid socket uptime pool gpu engine; do
     grep -qi "^ *$word" "$DIR/stdout" || fail "status says nothing of $word"
 done
 grep -Eq "^pid +$AGENT_PID$" "$DIR/stdout" || fail "status has another pid"
