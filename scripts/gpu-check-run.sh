@@ -5,6 +5,7 @@
 #
 #   run                  on this machine's GPU; where there is none it says so and ends with 77
 #   run --fake-cuda      on the double of tests/fake-cuda: tries the bundle, says nothing about a GPU
+#   run --fake-cuda --as-hardware   the scenarios do not know that it is the double: what they do on a GPU
 #   run --device N       which GPU the benchmarks use; default 0
 #   run --only PATTERN   steps whose name matches (a shell pattern, such as 'scenario test_gpu_alloc*')
 #   run --seconds N      at most; default 230; a step that there is no time for is left out, and said
@@ -15,7 +16,7 @@ set -uo pipefail
 shopt -s extglob # patterns such as @(one|another)
 
 here=$(dirname "$(realpath "$0")")
-fake=0 device=0 only='*' seconds=230 log=$here/log
+fake=0 real=1 device=0 only='*' seconds=230 log=$here/log
 
 usage() {
     sed -n '4,/^set -/p' "$0" | sed '$d; s/^# \{0,1\}//'
@@ -24,7 +25,8 @@ usage() {
 
 while [ $# -gt 0 ]; do
     case $1 in
-    --fake-cuda) fake=1 ;;
+    --fake-cuda) fake=1 real=0 ;;
+    --as-hardware) real=1 ;;
     --device | --only | --seconds | --log)
         [ $# -ge 2 ] || usage 2
         printf -v "${1#--}" %s "$2"
@@ -79,10 +81,8 @@ option=()
 if [ $fake = 1 ]; then
     ours[0]=$double
     option=(--fake-cuda)
-    ours+=(MCSHM_CUDA=fake)
-else
-    ours+=(MCSHM_CUDA=real)
 fi
+[ $real = 0 ] && ours+=(MCSHM_CUDA=fake) || ours+=(MCSHM_CUDA=real)
 
 # ---- is there a GPU? ---------------------------------------------------------------------------
 
