@@ -59,6 +59,12 @@ FAKE_CUDA_DELAY_US=300 replay --location cuda:0 --requests 6 --model bytes=65536
 CUDA_VISIBLE_DEVICES=1 replay --location cuda:0 --requests 5 --idle busy
 equal "$(json 'd["device"][:10]' <"$DIR/kv.json")" 'FAKE GPU 1' "the device that is left visible"
 
+# Between hosts the caches are on a GPU, too, and their bytes go through host memory.
+if [ "$(id -u)" = 0 ] && command -v ip >/dev/null; then
+    bench kv --json --fake-cuda --location cuda:0 --hosts 2 --order gate --requests 10 >"$DIR/kv.json"
+    json '(d["mismatches"] == 0 and d["verified_bytes"] == d["bytes"] > 0 and d["path"] == "tcp" and d["hosts"] == 2) or exit("kv: %s" % d)' <"$DIR/kv.json" >"$DIR/ok"
+fi
+
 # The agent's device is lost amid the copies: said, no success.
 FAKE_CUDA_FAIL=run:copy:40=CUDA_ERROR_ILLEGAL_ADDRESS expect_exit 1 "$B/bin/mcshm-bench" kv --location cuda:0 --fake-cuda --requests 20
 [ -s "$DIR/stderr" ] || fail "a lost device was not mentioned"
