@@ -288,6 +288,22 @@ struct columns {
     uint8_t *status;
 };
 
+/*
+ * What an END says of key i. A second try, at another leader even, may come when what was sealed is not here any more, since others have
+ * replaced or removed it: nobody is to be sent here for it.
+ */
+static uint8_t outcome_of(const struct mcd_op *op, const struct mcd_ask_key *k)
+{
+    struct mco_listed l;
+
+    if (op->ask->kind != MCD_ASK_END || k->given != MCS_OK)
+        return k->given;
+    if (mco_stat(op->catalog->store->objects, &k->key, &l) &&
+        mco_version_compare(&l.version, &k->version) == 0)
+        return MCS_OK;
+    return MCS_NOT_FOUND;
+}
+
 static int columns_create(struct columns *x, const struct mcd_op *op, const struct mcd_op_call *oc)
 {
     uint8_t *at = calloc(oc->n + 1, 3 * sizeof(uint64_t) + sizeof(uint32_t) + 1);
@@ -306,7 +322,7 @@ static int columns_create(struct columns *x, const struct mcd_op *op, const stru
         x->b[j] = k->version.sequence;
         x->size[j] = k->size;
         x->crc[j] = k->crc;
-        x->status[j] = k->given;
+        x->status[j] = outcome_of(op, k);
     }
     return 0;
 }

@@ -30,6 +30,7 @@ struct holder {
     const char *holder; /* who has it, as it says; NULL: itself */
     unsigned finds;
     unsigned ends, removals;
+    uint8_t ended;       /* status of the last one */
     uint8_t says;        /* of a key that is to be written */
     uint32_t current_ms; /* it promises as a leader; */
     bool stale, mute;    /* or that nothing is promised; it does not answer joins */
@@ -93,11 +94,16 @@ static inline void on_join(struct holder *x, const struct mcd_wire_header *h, co
     ag_raw_answer(&x->raw, h, MCS_OK, &a.base);
 }
 
-static inline void on_end(struct holder *x, const struct mcd_wire_header *h)
+static inline void on_end(struct holder *x, const struct mcd_wire_header *h, const uint8_t *m,
+                          size_t size)
 {
+    Mcd__StoreEnd *q = mcd__store_end__unpack(NULL, size, m);
     uint8_t status = MCS_REBUILDING;
     Mcd__StoreEnded a = MCD__STORE_ENDED__INIT;
 
+    cr_assert(q != NULL && q->status.len == 1);
+    x->ended = q->status.data[0];
+    mcd__store_end__free_unpacked(q, NULL);
     x->ends++;
     a.token = LEADER;
     a.status = (ProtobufCBinaryData){.data = &status, .len = 1};
@@ -202,7 +208,7 @@ static inline void on_request(struct ag_raw *r, const struct mcd_wire_header *h,
     if (h->type == MCD_WIRE_STORE_JOIN)
         on_join(x, h, m, size);
     if (h->type == MCD_WIRE_STORE_END)
-        on_end(x, h);
+        on_end(x, h, m, size);
     if (h->type == MCD_WIRE_STORE_START)
         on_start(x, h);
     if (h->type == MCD_WIRE_STORE_REPORT)

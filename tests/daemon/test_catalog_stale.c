@@ -171,3 +171,35 @@ Test(catalog_stale, a_reader_does_not_go_back_behind_what_it_has_seen)
     mcd_segment_put(reach.segment);
     fini(&x);
 }
+
+/* An END that is asked again, of the next leader even, after what was sealed has been replaced or removed here. */
+Test(catalog_stale, what_is_not_here_any_more_is_not_told_of)
+{
+    struct mcd_ask_key k = {.key = mco_key(TENANT, "k", 1), .version = {1, 4}, .status = MCS_OK};
+    struct holder x;
+    bool over = false;
+    struct mcd_ask a = {.kind = MCD_ASK_END,
+                        .keys = &k,
+                        .n = 1,
+                        .tenant = TENANT,
+                        .deadline = mcd_now_ns() + UINT64_C(20000000000),
+                        .context = &over};
+
+    init(&x);
+    mcd_catalog_leader(x.st.catalog, "127.0.0.1:9", LEADER, NULL);
+    until(&x, x.joins > 1);
+    put(&x, "k", 4);
+    cr_assert_eq(mcd_op_begin(x.st.catalog, &a, NULL, asked), 0);
+    until(&x, x.ends == 2);
+    cr_assert_eq(x.ended, MCS_OK);
+    cr_assert_eq(mco_remove(x.st.objects, &k.key, &k.version, true, mcd_now_ns()), MCS_OK);
+    x.ends = 0;
+    until(&x, x.ends == 2);
+    cr_assert_eq(x.ended, MCS_NOT_FOUND);
+    put(&x, "k", 5);
+    x.ends = 0;
+    until(&x, x.ends == 2);
+    cr_assert_eq(x.ended, MCS_NOT_FOUND, "that is another one");
+    fini(&x);
+    cr_assert(over);
+}
