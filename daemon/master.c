@@ -13,6 +13,9 @@
 #define POLL_NS (50 * MCD_MASTER_MS)   /* the directory's clock, and the leader's lease */
 #define STILL_NS (500 * MCD_MASTER_MS) /* between two looks: this process stood still */
 #define MARGIN_MS 500u /* so long before its lease may end a leader answers no more */
+#define AWAY_MS                                                                                    \
+    6500u /* an elected leader waits for silent holders for longer than its own lease lasts, 5 s, and a beat: where it is itself that
+             is cut off, it does not lead any more by then, and has not said that anything is over of which the others know nothing */
 #define WAIT_MS 30000u /* of an asker who names no limit */
 /* Tokens are revisions of etcd, or count reigns. One that lies so far above was never given: who says that he has seen it is not
  * believed, or nobody could lead any more once they have come to their end. */
@@ -90,13 +93,16 @@ static size_t expect(struct mcd_master *m)
 static int step_up(struct mcd_master *m, uint64_t token)
 {
     const struct mcd_config *config = &m->agent->config;
+    uint64_t away_ms =
+        m->elects && config->store_away_ms < AWAY_MS ? AWAY_MS : config->store_away_ms;
     struct mco_directory_options o = {
         .token = token,
         .keys_max = config->store_keys,
         .rebuild_ns = m->agent->cluster != NULL ? config->store_rebuild_ms * MCD_MASTER_MS : 0,
         .put_ns = config->store_put_ms * MCD_MASTER_MS,
-        .away_ns = config->store_away_ms * MCD_MASTER_MS,
-        .gone_ns = config->store_gone_ms * MCD_MASTER_MS,
+        .away_ns = away_ms * MCD_MASTER_MS,
+        .gone_ns =
+            (config->store_gone_ms < away_ms ? away_ms : config->store_gone_ms) * MCD_MASTER_MS,
         .now = mcd_now_ns(),
         .lost = lost_key,
         .context = m,

@@ -118,10 +118,25 @@ rest = [i for i in range(3) if i != cut]
 local = cluster.client(cut, "cut off")
 mine = b"mine"
 equal([r.status for r in local.put((mine, data_of(mine)))], [OK])
+other, isolated = cluster.client(rest[0], "other"), cluster.client(cut, "isolated")
+equal([r.status for r in other.put((b"theirs", b"before"))], [OK])
 writers = [Writer(cluster, i, f"cut{i}") for i in rest]
 until(writers, 20)
 cluster.hosts[cut].drop()
+ended = []
+
+
+def replace():
+    try:
+        ended.extend(r.status for r in isolated.put((b"theirs", b"after"), flags=UPSERT))
+    except McshmError as e:
+        ended.append(e.status)
+
+
+replacing = threading.Thread(target=replace, daemon=True)
+replacing.start()
 await_(lambda: leader.metric("mcshm_store_master_leads") == 0, "the leader that is cut off to see it")
+check(OK not in ended, "it has replaced what it could tell nobody of")
 leader.frozen = True  # it is not asked any more
 second = cluster.await_leader(leader, 60)
 until(writers, 50)
@@ -131,6 +146,11 @@ for w in writers:
 cluster.hosts[cut].heal()
 leader.frozen = False
 cluster.await_joined()
+replacing.join(60)
+good = [(OK, b"after")] + ([(OK, b"before")] if ended != [OK] else [])
+await_(lambda: other.get(b"theirs", room=100)[0] in good, "it to be what the put has said")
+other.close()
+isolated.close()
 acked.append(mine)
 all_readable(cluster, acked)
 equal(sum(m.metric("mcshm_store_master_leads") for m in cluster.masters), 1, "one leads")
