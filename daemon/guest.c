@@ -249,7 +249,7 @@ static void become_data(struct mcd_guest *g)
 
     memcpy(&m, g->bytes, sizeof(m));
     g->conn = m.conn;
-    g->features = m.features & MCT_TCP_FEATURE_NOTIFY;
+    g->features = m.features & MCT_TCP_FEATURES;
     if (m.version != MCT_TCP_VERSION) {
         refuse_data(g, MCS_VERSION, "it speaks another version of the data protocol");
         return;

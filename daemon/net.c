@@ -14,6 +14,7 @@
 
 #define URING_ENTRIES 1024u
 #define SLEEP_MAX_MS 1000
+#define BUSY_MS 50 /* transports have something to say that often while peers wait for GPU memory */
 #define QUIET_TURNS 64u /* turns of the transports without anything */
 #define QUIET_EVERY 4u
 #define LONG_TURN 8192u /* bytes copied */
@@ -360,7 +361,7 @@ bool mcd_net_may_sleep(struct mcd_engine *g)
     return n->uring == NULL || mct_uring_arm(n->uring);
 }
 
-int mcd_net_timeout(const struct mcd_engine *g)
+static int timeout_of(const struct mcd_engine *g)
 {
     const struct mcd_net *n = g->net;
     uint64_t ticks = mcd_wheel_next(g->wheel, g->now), ms;
@@ -378,4 +379,11 @@ int mcd_net_timeout(const struct mcd_engine *g)
     if (n->active != NULL && ms > MCD_TICK_NS / 1000000)
         ms = MCD_TICK_NS / 1000000;
     return ms < SLEEP_MAX_MS ? (int)ms : SLEEP_MAX_MS;
+}
+
+int mcd_net_timeout(const struct mcd_engine *g)
+{
+    int ms = timeout_of(g);
+
+    return mcd_stages_serve(g) && (ms < 0 || ms > BUSY_MS) ? BUSY_MS : ms;
 }

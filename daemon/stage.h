@@ -66,6 +66,12 @@ static inline bool mcd_stage_may_get(const struct mcd_engine *g, enum mcd_stage_
 {
     return g->stages != NULL && !g->stages->half[half].starved;
 }
+/* Do peers wait for bytes that go through stages? */
+static inline bool mcd_stages_serve(const struct mcd_engine *g)
+{
+    return g->stages != NULL &&
+           (g->stages->half[MCD_STAGE_IN].used != 0 || g->stages->half[MCD_STAGE_IN].starved);
+}
 /* Moves its first `length` bytes to or from a GPU's memory; back() follows. */
 void mcd_stage_move(struct mcd_engine *g, struct mcd_stage *s, bool to_gpu, int device,
                     const void *address, uint64_t length,

@@ -175,7 +175,7 @@ static void setup_begin(struct mcd_way *w, unsigned rail, const ProtobufCBinaryD
         .version = MCT_TCP_VERSION,
         .size = sizeof(s->open),
         .conn = mcd_incarnation(),
-        .features = MCT_TCP_FEATURE_NOTIFY,
+        .features = MCT_TCP_FEATURES,
     };
     memcpy(s->open.token, token->data, sizeof(s->open.token));
     s->next = w->setups;

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPU memory of one host to and from that of another, over TCP: bytes, ways, and every end of them."""
 import cuda
-from fake_cuda import FAIL as FAIL_RULE
+from fake_cuda import FAIL as FAIL_RULE, HANG
 from hosts import *  # noqa: F403
 from mcshm import after
 
@@ -178,6 +178,25 @@ def slowly(here, there, device, owner, c, p, segment):
             c.wait(batch, 3 * PATIENCE)
         c.batch_free(batch)
     p = c.alloc(SIZE, location=b"cuda:0")
+
+    # a copy at the target that takes longer than any silence is no silence, and holds up no other memory
+    cuda.control.arm("run:copy", HANG, pid=other)
+    batch = c.batch()
+    device.fill(p, MiB, 0x42)
+    c.submit(batch, c.request(WRITE, p, segment, owner.at, BLOCK, flags=SYNCED))
+    await_(lambda: cuda.control.waiting() != 0, "the copy to hang")
+    lost = here.counted("tcp_lost", "slices_moved_over")
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end:
+        completed(c.write(p, segment, owner.host_at, BLOCK, flags=SYNCED), BLOCK)
+        time.sleep(0.3)  # between two, nothing but the hanging one is under way
+    equal(c.task(batch).state, PENDING)
+    equal(here.counted("tcp_lost", "slices_moved_over"), lost, "connections given up meanwhile")
+    cuda.control.disarm()
+    c.wait(batch)
+    completed(c.task(batch), BLOCK)
+    c.batch_free(batch)
+    equal(device.get(owner.p, BLOCK), b"\x42" * BLOCK)
 
     # a client is killed with copies of both directions under way: nothing of it is left
     cuda.control.delay(3000)

@@ -315,14 +315,14 @@ static void fix_tcp_pair(int fds[2], int size)
 
 static void fix_adopt(struct fix *f, int fd, uint64_t id)
 {
-    struct mct_conn conn = {.fd = fd, .id = id, .features = MCT_TCP_FEATURE_NOTIFY};
+    struct mct_conn conn = {.fd = fd, .id = id, .features = MCT_TCP_FEATURES};
 
     cr_assert_eq(mct_tcp_ops.adopt(f->link, &conn), 0);
 }
 
 static void fix_serve(struct fix *f, int fd, uint64_t id)
 {
-    struct mct_conn conn = {.fd = fd, .id = id, .features = MCT_TCP_FEATURE_NOTIFY};
+    struct mct_conn conn = {.fd = fd, .id = id, .features = MCT_TCP_FEATURES};
 
     cr_assert_eq(mct_tcp_ops.serve(f->b.t, &conn, &f->visitor), 0);
 }

@@ -263,3 +263,72 @@ Test(tcp_stage, an_initiators_slice_in_a_gpu_is_refused)
     munmap(s.local, 4096);
     fini(&f);
 }
+
+/* Turns for so many ms. */
+static void rest(struct fix *f, long ms)
+{
+    struct timespec begin, now;
+
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    do {
+        fix_turn(f);
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while ((now.tv_sec - begin.tv_sec) * 1000 + (now.tv_nsec - begin.tv_nsec) / 1000000 < ms);
+}
+
+Test(tcp_stage, a_slow_move_is_no_silence)
+{
+    static const enum mct_op ops[] = {MCT_WRITE, MCT_READ};
+    struct mct_slice s;
+    struct fix f;
+    uint64_t before;
+
+    init(&f, true, false);
+    for (unsigned i = 0; i < 3; i++) {
+        s = fix_slice(&f, ops[i % 2], 0, MIB);
+        f.b.room = i == 2 ? 0 : FIX_STAGES; /* nor is the wait for a stage */
+        f.b.starved = 0;
+        fix_until(&f, fix_post(&f, &s) == 1);
+        fix_until(&f, i == 2 ? f.b.starved != 0 : f.b.moving == 1);
+        for (unsigned k = 0; k < 3; k++) {
+            before = mct_tcp_ops.progress(f.link);
+            fix_until(&f, mct_tcp_ops.progress(f.link) > before);
+        }
+        f.b.room = FIX_STAGES;
+        fix_until(&f, f.b.moving == 1);
+        fix_move_one(&f.b, MCS_OK);
+        fix_until(&f, fix_back(&s));
+        cr_assert_eq(s.status, MCS_OK);
+    }
+    before = mct_tcp_ops.progress(f.link);
+    rest(&f, 200);
+    cr_assert_eq(mct_tcp_ops.progress(f.link), before, "and none is said when nothing is asked");
+    fini(&f);
+}
+
+Test(tcp_stage, peers_that_do_not_know_busy_hear_none)
+{
+    struct mct_conn conn = {.id = 1, .features = MCT_TCP_FEATURE_NOTIFY};
+    struct mct_slice s;
+    struct fix f;
+    uint64_t before;
+    int fds[2];
+
+    fix_init(&f);
+    f.b.gpu = true;
+    fix_tcp_pair(fds, 0);
+    conn.fd = fds[0];
+    cr_assert_eq(mct_tcp_ops.adopt(f.link, &conn), 0);
+    conn.fd = fds[1];
+    cr_assert_eq(mct_tcp_ops.serve(f.b.t, &conn, &f.visitor), 0);
+    s = fix_slice(&f, MCT_READ, 0, MIB);
+    fix_until(&f, fix_post(&f, &s) == 1);
+    fix_until(&f, f.b.moving == 1);
+    before = mct_tcp_ops.progress(f.link);
+    rest(&f, 200);
+    cr_assert_eq(mct_tcp_ops.progress(f.link), before);
+    fix_move_one(&f.b, MCS_OK);
+    fix_until(&f, fix_back(&s));
+    cr_assert_eq(s.status, MCS_OK);
+    fini(&f);
+}

@@ -78,6 +78,10 @@ const char *mct_tcp_answer_check(const struct mct_tcp_header *h)
         if (h->length != 0)
             wrong = "an answer without payload announced one";
         break;
+    case MCT_TCP_BUSY:
+        if (h->length != 0 || h->id != 0 || h->status != 0)
+            wrong = "a frame that answers nothing has an id, a status or a length";
+        break;
     default:
         wrong = "an answer's type is unknown";
         break;

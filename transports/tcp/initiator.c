@@ -241,6 +241,11 @@ void mct_tcp_answer_begin(struct mct_tcp_conn *c)
     const struct mct_tcp_header *h = &c->rx.header;
     struct mct_tcp_frame *f = c->table[h->id & c->mask];
 
+    if (h->type == MCT_TCP_BUSY) {
+        if ((c->features & MCT_TCP_FEATURE_BUSY) == 0)
+            mct_tcp_nonsense(c, "the peer says BUSY, and does not offer to");
+        return; /* that it came is all it says: progress() */
+    }
     if (f == NULL || f->id != h->id || h->id == 0 || f->answered) {
         mct_tcp_nonsense(c, "an answer's id belongs to no request, or its second answer came");
     } else if (mct_tcp_answer_type(f->type) != h->type) {

@@ -5,7 +5,7 @@
  *   opening, between the control threads        then, between the engines, pipelined, in any order
  *   initiator -> target   mct_tcp_open          READ, WRITE + payload + trailer, NOTIFY + payload +
  *   target -> initiator   mct_tcp_opened        trailer, KILL, PING
- *                                               DATA + payload + trailer, DONE, KILLED, PONG
+ *                                               DATA + payload + trailer, DONE, KILLED, PONG, BUSY
  *
  * Each request (KILL and PING, too) takes the next id, from 1 on, in the order of sending; each is
  * answered once. READ has no payload; WRITE, NOTIFY and DATA with status OK have one, and then a
@@ -44,6 +44,8 @@ struct mct_tcp_opened {
 static_assert(sizeof(struct mct_tcp_opened) == 32, "mct_tcp_opened layout");
 
 #define MCT_TCP_FEATURE_NOTIFY (UINT64_C(1) << 0)
+#define MCT_TCP_FEATURE_BUSY (UINT64_C(1) << 1) /* the initiator takes BUSY */
+#define MCT_TCP_FEATURES (MCT_TCP_FEATURE_NOTIFY | MCT_TCP_FEATURE_BUSY)
 
 enum mct_tcp_type {
     MCT_TCP_READ = 1,
@@ -54,7 +56,8 @@ enum mct_tcp_type {
     MCT_TCP_DATA = 0x81, /* answer to READ; status != OK: no payload, no trailer */
     MCT_TCP_DONE = 0x82, /* answer to WRITE and NOTIFY: applied, or refused with a status */
     MCT_TCP_KILLED = 0x84,
-    MCT_TCP_PONG = 0x85
+    MCT_TCP_PONG = 0x85,
+    MCT_TCP_BUSY = 0x86 /* id 0, answers nothing: the target is at work on what was asked */
 };
 
 #define MCT_TCP_FRAME_MAGIC 0x5243u /* "CR" */

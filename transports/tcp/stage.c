@@ -4,10 +4,15 @@
  *
  * Two WRITEs of one connection that meet in the same bytes are moved one after the other, as they came: moves are not in
  * order by themselves, and an initiator whose only connection this is counts on it.
+ *
+ * How long a move takes is up to the GPU and what else it does.  So that the initiator does not take that for a connection
+ * that has gone silent, BUSY is said meanwhile.
  */
 #include <stddef.h>
 
 #include "tcp.h"
+
+#define BUSY_PER_SECOND 20u /* silence is after 200 ms: daemon/rail.h */
 
 static void append(struct mct_tcp_frame *f, struct mct_tcp_frame ***end)
 {
@@ -74,6 +79,8 @@ static void begin_move(struct mct_tcp_frame *f)
         moved(f, status);
         return;
     }
+    if (c->t->moves++ == 0 && c->t->starved == NULL)
+        c->t->busy_at = mcs_ticks();
     f->prev = NULL;
     f->next = c->moving;
     if (f->next != NULL)
@@ -103,6 +110,7 @@ static void stage_done(struct mct_stage *s, uint16_t status)
         c->moving = f->next;
     if (f->next != NULL)
         f->next->prev = f->prev;
+    c->t->moves--;
     if (c->closing)
         return; /* goes with its connection, in turn() */
     moved(f, status);
@@ -122,6 +130,15 @@ void mct_tcp_stage_land(struct mct_tcp_frame *f)
 
 /* ---- stages ---------------------------------------------------------------------- */
 
+static void starve(struct mct_tcp_frame *f)
+{
+    struct mct *t = f->conn->t;
+
+    if (t->starved == NULL && t->moves == 0)
+        t->busy_at = mcs_ticks();
+    append(f, &t->starved_end);
+}
+
 void mct_tcp_stage_write(struct mct_tcp_frame *f)
 {
     struct mct *t = f->conn->t;
@@ -130,7 +147,7 @@ void mct_tcp_stage_write(struct mct_tcp_frame *f)
     if (t->starved == NULL && get_stage(f))
         return;
     f->conn->rx.starved = true;
-    append(f, &t->starved_end);
+    starve(f);
 }
 
 void mct_tcp_stage_fetch(struct mct_tcp_frame *f)
@@ -142,12 +159,34 @@ void mct_tcp_stage_fetch(struct mct_tcp_frame *f)
     if (t->starved == NULL && get_stage(f))
         begin_move(f);
     else
-        append(f, &t->starved_end);
+        starve(f);
+}
+
+/* To those who wait for an answer and are not being sent one. */
+static void say_busy(struct mct *t)
+{
+    for (struct mct_tcp_conn *c = t->conns; c != NULL; c = c->next) {
+        struct mct_tcp_frame *f = NULL;
+
+        if (c->link == NULL && !c->closing && c->in_use != 0 && c->head == NULL &&
+            (c->features & MCT_TCP_FEATURE_BUSY) != 0)
+            f = mct_tcp_frame_get(c);
+        if (f == NULL)
+            continue;
+        f->type = MCT_TCP_BUSY;
+        mct_tcp_queue(f, false);
+    }
 }
 
 bool mct_tcp_stage_turn(struct mct *t)
 {
+    uint64_t now = mcs_ticks();
     bool any = false;
+
+    if (now - t->busy_at >= t->env.tick_hz / BUSY_PER_SECOND) {
+        t->busy_at = now;
+        say_busy(t);
+    }
 
     while (t->starved != NULL) {
         struct mct_tcp_frame *f = t->starved;

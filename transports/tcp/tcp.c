@@ -131,7 +131,7 @@ static bool tcp_turn(struct mct *t)
     bool moved = t->ready != NULL;
 
     t->turns++;
-    if (t->starved != NULL)
+    if (t->starved != NULL || t->moves != 0)
         moved = mct_tcp_stage_turn(t) || moved;
     mct_tcp_flush(t, false);
     moved = mct_uring_turn(t->env.uring) > 0 || moved;

@@ -186,8 +186,10 @@ struct mct {
     struct mct_slice *done, **done_end;
     struct mct_tcp_frame *killed; /* answered KILLs that the engine has not heard of */
     struct mct_tcp_frame *starved, **starved_end; /* requests that wait for a stage */
-    unsigned closing;                             /* connections */
-    uint8_t *scratch;                             /* MCT_TCP_CHUNK bytes: what nobody wants */
+    unsigned moves;                               /* stages that are being moved */
+    uint64_t busy_at; /* ticks: when BUSY was said last, or the first of these began */
+    unsigned closing; /* connections */
+    uint8_t *scratch; /* MCT_TCP_CHUNK bytes: what nobody wants */
     struct mct_tcp_tombstones *tombstones;
 };
 
@@ -265,7 +267,7 @@ void mct_tcp_stage_write(struct mct_tcp_frame *f);
 void mct_tcp_stage_land(struct mct_tcp_frame *f);
 /* An answer to READ, which is in the out list: leaves it, and is back with its bytes in a stage, or refused. */
 void mct_tcp_stage_fetch(struct mct_tcp_frame *f);
-/* Gives stages to those that wait; true: there were any. */
+/* Gives stages to those that wait, and says BUSY to those whose bytes are moved; true: there were any of the former. */
 bool mct_tcp_stage_turn(struct mct *t);
 /* The connection goes, and nothing of it is being moved: gives back all that it has. */
 void mct_tcp_stage_end(struct mct_tcp_conn *c);
