@@ -26,6 +26,10 @@ const struct mcd_counter mcd_counter_list[] = {
     C(broken_queues, "Queues given up because their client broke the protocol"),
     C(memory_faults, "Copies that met shared memory which its client had taken away"),
     C(engine_sleeps, "Times an engine went to sleep"),
+    C(gate_waits, "Tasks that waited for a gate"),
+    C(gates_gone, "Gates that could not be set when their task had ended: bad, or freed"),
+    C(gpu_tasks, "Tasks with an end in GPU memory of this host that ended"),
+    C(gpu_task_bytes, "Bytes moved by them"),
     C(caller_tasks, "Tasks copied in the caller's thread, as clients report them"),
     C(caller_bytes, "Bytes copied in the caller's thread, as clients report them"),
     C(staged_tasks, "Tasks staged from or to private memory, as clients report them"),
@@ -257,6 +261,10 @@ void mcd_totals(struct mcd_agent *a, struct mcd_totals *t)
         t->futex_wakes += mcs_load_relaxed(&c->futex_wakes);
         t->broken_queues += mcs_load_relaxed(&c->broken);
         t->memory_faults += mcs_load_relaxed(&c->faults);
+        t->gate_waits += mcs_load_relaxed(&c->gate_waits);
+        t->gates_gone += mcs_load_relaxed(&c->gates_gone);
+        t->gpu_tasks += mcs_load_relaxed(&c->gpu_tasks);
+        t->gpu_task_bytes += mcs_load_relaxed(&c->gpu_bytes);
         t->engine_sleeps += mcs_load_relaxed(&c->sleeps);
         t->slices_moved_over += mcs_load_relaxed(&c->moved_over);
         t->fallback_slices += mcs_load_relaxed(&c->fallback_slices);

@@ -9,6 +9,7 @@
 struct mcd_totals {
     uint64_t tasks, bytes, completed, invalid, canceled, timeout, failed;
     uint64_t notifications, inbox_full, futex_wakes, broken_queues, memory_faults, engine_sleeps;
+    uint64_t gate_waits, gates_gone, gpu_tasks, gpu_task_bytes;
     uint64_t caller_tasks, caller_bytes, staged_tasks, staged_bytes;
     uint64_t sessions_accepted, sessions_refused, sessions_ended, sessions_thrown_out;
     uint64_t requests, requests_refused, protocol_errors, descriptors_unwanted, version_errors;

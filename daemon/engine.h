@@ -79,7 +79,6 @@ struct mcd_counters {
     uint64_t gpu_tasks, gpu_bytes;   /* with an end in GPU memory */
     /* slices and requests of peers that went between GPU memory and another host through host memory */
     uint64_t gpu_staged_out, gpu_staged_out_bytes, gpu_staged_in, gpu_staged_in_bytes;
-    uint64_t gpu_slow; /* copies of them that went through the driver's staging */
     struct mcd_object_counters objects;
 };
 

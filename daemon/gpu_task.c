@@ -273,8 +273,6 @@ static void back(struct mcd_engine *g, struct mcd_gpu_job *j)
     t->jobs--;
     if (status == MCS_OK)
         t->bytes += j->job.bytes;
-    if (j->job.staged)
-        mcs_count(&g->counters.gpu_slow, 1);
     copy_put(g, c);
     if (status != MCS_OK && !t->ending) {
         mcd_gpu_task_finish(g, t, MCS_STATE_FAILED, status); /* ends it, or waits for the others */
