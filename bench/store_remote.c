@@ -98,8 +98,9 @@ int store_remote(const struct store_options *o, uint64_t store, uint64_t keys,
         return rc;
     snprintf(settings, sizeof(settings),
              "[store]\nsize = %lluM\nobjects = %llu\nlease_ms = %u\nmaster = %s:%d\n",
-             (unsigned long long)(2 * store >> 20), (unsigned long long)(8 * keys + KEYS_IN_A_LEASE),
-             LEASE_MS, h.end[0][0].address, PAIR_PORT);
+             (unsigned long long)(2 * store >> 20),
+             (unsigned long long)(8 * keys + KEYS_IN_A_LEASE), LEASE_MS, h.end[0][0].address,
+             PAIR_PORT);
     rc = pair_start(&po, &h, &p);
     if (rc == 0) {
         rc = measure(o, &h, &p, keys, rows);
