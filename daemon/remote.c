@@ -315,7 +315,9 @@ static void enter(struct mcd_engine *g, struct mcd_task *t)
         t->phase = MCD_DELIVER;
     else if (t->desc.shape == MCS_SHAPE_ONE && !check(g, t, &budget))
         return;
-    mcd_lane_add(t, false);
+    /* one that has waited goes before those that came later: one with FENCE among them waits for it, and lets nobody
+     * pass */
+    mcd_lane_add(t, t->q->age_tail != t->desc.slot);
     mcd_route_dirty(g->net, t->lane->route);
 }
 

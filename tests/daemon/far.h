@@ -143,7 +143,7 @@ static inline void far_fini(struct far *x)
     }
     cr_assert_eq(fake.slices, 0u);
     cr_assert_eq(g->net->slices.used, 0u);
-    cr_assert_eq(g->wheel->set, x->f.queue.parked);
+    cr_assert_eq(g->wheel->set, x->f.queue.parked + x->f.queue.waits);
     cr_assert_null(g->net->active);
     mcd_segment_put(x->segment);
     fix_fini(&x->f);

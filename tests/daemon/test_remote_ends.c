@@ -77,6 +77,30 @@ Test(remote_ends, an_ending_task_waits_for_a_kill_that_comes_soon)
     far_fini(&x);
 }
 
+/* A FENCE that comes while a task before it waits for a fresh description does not hold that one up. */
+Test(remote_ends, a_fence_behind_one_that_is_looked_up_afresh)
+{
+    struct far x;
+    struct mcs_desc first, fence;
+
+    far_init(&x, 1);
+    free(x.segment->snapshot);
+    x.segment->snapshot = far_snapshot(4096, MCS_ACCESS_READ | MCS_ACCESS_WRITE);
+    first = far_desc(&x, MCS_OP_WRITE, 0, 0, 4096, 64);
+    fix_push(&x.f, &first);
+    fence = far_desc(&x, MCS_OP_WRITE, 1, 0, 0, 64);
+    fence.flags = MCS_DESC_FENCE;
+    fix_push(&x.f, &fence);
+    far_turns(&x, 100);
+    cr_assert(!far_ended(&x, &first) && !far_ended(&x, &fence));
+    free(x.segment->snapshot);
+    x.segment->snapshot = far_snapshot(8192, MCS_ACCESS_READ | MCS_ACCESS_WRITE);
+    mcs_store_release(&x.remote.fresh, 1u); /* partner: mcd_remote_timer() */
+    far_completes(&x, &first, 64);
+    far_completes(&x, &fence, 64);
+    far_fini(&x);
+}
+
 /* A WRITE is canceled, and the peer never says what became of it; its connection has not failed. */
 static void call_back_unanswered(struct far *x, unsigned rails)
 {
