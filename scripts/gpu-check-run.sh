@@ -45,7 +45,7 @@ mkdir -p "$log" || {
 }
 log=$(realpath "$log")
 rm -f "$log"/*.txt "$log"/*.json
-scratch=$(mktemp -d "${TMPDIR:-/tmp}/gpuXXXXXX") || exit 2
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/onXXXXXX") || exit 2
 # Whatever was started carries this in its environment, whoever its parent is by now.
 export MCSHM_GPU_CHECK=$$.${scratch##*/}
 
@@ -58,13 +58,20 @@ processes() {
     done
 }
 
+# First asked, so that they give back what they have reserved, then killed.
 finish() {
-    local code=$? pid round
+    local code=$? pid left
     trap - EXIT INT TERM HUP
-    for round in 1 2 3; do # a process may start another one while it is looked for
+    for pid in $(processes); do
+        kill -TERM "$pid" 2>/dev/null && [ -n "$(processes)" ] && echo "a step has left a process behind: $pid is ended"
+    done
+    left=$((SECONDS + 5))
+    while [ -n "$(processes)" ] && [ $SECONDS -lt $left ]; do
+        read -rt 0.1 <><(:) || true
+    done
+    for _ in 1 2 3; do # one may start another while it is looked for
         for pid in $(processes); do
-            # those of this pipeline are gone by now
-            kill -KILL "$pid" 2>/dev/null && [ "$round" = 1 ] && echo "ended: a process that a step left behind, $pid"
+            kill -KILL "$pid" 2>/dev/null
         done
     done
     rm -rf "$scratch"
@@ -129,7 +136,9 @@ step() { # name, limit in seconds, command...
         tell "NO TIME    $name"
         return
     fi
-    timeout -k 5 $((limit < left ? limit : left)) env "${ours[@]}" "$@" </dev/null >"$file" 2>&1
+    # not in the foreground, where a signal to this script would wait for its end
+    timeout -k 5 $((limit < left ? limit : left)) env "${ours[@]}" "$@" </dev/null >"$file" 2>&1 &
+    wait $!
     code=$?
     time=$(awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f s", b - a }')
     case $code in

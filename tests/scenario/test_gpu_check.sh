@@ -70,6 +70,24 @@ grep -q '^FAIL  *kv synced' "$DIR/log/table.txt" || fail "$(cat "$DIR/log/table.
 check --fake-cuda --seconds 1 && fail "there was no time for anything, and it passed"
 grep -q ' left out for want of time' "$DIR/log/table.txt" && grep -q '^NO TIME' "$DIR/log/table.txt" || fail "$(cat "$DIR/log/table.txt")"
 
+# Told to end amid a step, it does so soon, and the step has given back what it had.
+pages() {
+    cat /proc/sys/vm/nr_hugepages
+}
+agent_is_up() {
+    compgen -G "$TMPDIR/on*/mcshm-bench-*/socket"
+}
+before=$(pages)
+(cd / && FAKE_CUDA_DELAY_US=100000 exec "$bundle/run" --log "$DIR/log" --fake-cuda --only 'kv synced') >"$DIR/out" 2>&1 &
+run=$!
+await agent_is_up
+kill -TERM $run
+await has_ended $run
+code=0
+wait $run || code=$?
+equal "$code" 130 "exit code when told to end: $(cat "$DIR/out")"
+[ "$(pages)" -le "$before" ] || fail "hugepages: $(pages), before $before"
+
 equal "$(ls "$TMPDIR")" "" "what it leaves behind"
 left=$(grep -lzsF "TMPDIR=$TMPDIR/" /proc/[0-9]*/environ || true)
 equal "$left" "" "processes that it leaves behind"
