@@ -23,11 +23,12 @@ def writer(pipe):
     device, c = cuda.Device(), Client(agent.socket, "writer", queue=dict(depth=256))
     at = c.alloc(SIZE, location=b"cuda:0")
     device.fill(at, SIZE, 0xee)
-    s = c.open("owner")
+    s = None
     while True:
         words = pipe.recv()
         if words[0] == "end":
             break
+        s = s or c.open("owner")
         b = c.batch(TASKS)
         for i in range(TASKS):
             c.submit(b, c.request(WRITE, at, s, words[0], SIZE, flags=SYNCED))
