@@ -232,9 +232,19 @@ static void tell_failure(struct mcd_gpu_tie *t)
     }
 }
 
+/* Of memory that an earlier agent had made and that is back: others of the tenant will import it by what its owner has kept. */
+static void keep_descriptor(struct mcd_gpu_tie *t)
+{
+    t->fd = t->parts[0].fd;
+    t->parts[0].fd = -1;
+    t->gpu->descriptors--;
+}
+
 static void made(struct mcd_gpu_tie *t)
 {
     MCS_FAILPOINT(gpu_made);
+    if (t->call.status == MCS_OK && t->back != NULL && !t->foreign)
+        keep_descriptor(t);
     drop_parts(t);
     if (t->call.status == MCS_OK && t->call.kind == MCT_CUDA_MAKE)
         t->fd = t->call.fd;

@@ -5,6 +5,7 @@
  * have it registered, the extent is the session's.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -409,16 +410,28 @@ static const char *wrong_part(const struct mcd_gpu_import *w, const struct mcs_m
     return NULL;
 }
 
+/*
+ * Can it be an exported allocation? Those are descriptors of a device, or of nothing that has a name; memfds are the test
+ * double's.  No sockets above all: one may be the other end of the session's own, which would never hang up while it waits here.
+ * A file's server is asked nothing, neither now nor by the driver: it may be the client's own (FUSE), and never answer.
+ */
+static bool is_allocation(int fd)
+{
+    struct statx st;
+
+    if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &st) != 0)
+        return false;
+    return S_ISCHR(st.stx_mode) || (st.stx_mode & S_IFMT) == 0 ||
+           (S_ISREG(st.stx_mode) && fcntl(fd, F_GET_SEALS) >= 0);
+}
+
 /* Keeps the part; its descriptor is the session's from then on. Refuses when it cannot. */
 static int keep_part(struct mcd_session *s, const struct mcs_msg_gpu_import *r, int fd)
 {
     struct mcd_gpu_import *w = s->import;
     struct mct_cuda_part *more;
-    struct stat st;
 
-    /* Sockets above all: one may be the other end of the session's own, which would never hang up while it waits here. */
-    if (fd >= 0 && (fstat(fd, &st) != 0 || S_ISSOCK(st.st_mode) || S_ISFIFO(st.st_mode) ||
-                    S_ISDIR(st.st_mode) || S_ISBLK(st.st_mode) || S_ISLNK(st.st_mode)))
+    if (fd >= 0 && !is_allocation(fd))
         return -EBADF;
     if (w == NULL) {
         w = MCS_FAIL(gpu_part) != 0 ? NULL : calloc(1, sizeof(*w));
@@ -461,7 +474,7 @@ static int add_part(struct mcd_session *s, const struct mcs_msg_gpu_import *r, i
     if (res == -EBADF)
         mcd_session_refuse(
             s, MCS_BAD_SHM,
-            "the descriptor is a socket, a pipe or a folder: want one of an exported "
+            "the descriptor is a socket, a pipe, a file or a folder: want one of an exported "
             "allocation (cuMemExportToShareableHandle)");
     else if (res == -EMFILE)
         mcd_session_refuse(s, MCS_LIMIT,

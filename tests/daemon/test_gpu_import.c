@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <sys/resource.h>
 
+#include "daemon/gpu_internal.h"
 #include "gpu_agent.h"
 #include "tests/fuzz/limbo.h"
 
@@ -149,6 +150,23 @@ Test(gpu_import, a_socket_is_no_part_and_so_a_client_that_passes_its_own_is_seen
 
     sa_arrive(a, &c);
     sa_send(&c, MCS_MSG_GPU_IMPORT, &b, &c.fd, 1);
+    sa_until(a, sa_answered(&c));
+    cr_assert_eq(c.m.h.status, MCS_BAD_SHM, "%s", c.m.b.error.text);
+    sa_leave(&c);
+    end(a);
+}
+
+Test(gpu_import, a_file_is_no_part)
+{
+    struct mcd_agent *a = begin();
+    union mcs_msg_body b = part(2 * MIB, 0, MIB, false);
+    int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    struct sa_client c;
+
+    sa_arrive(a, &c);
+    cr_assert(file >= 0);
+    sa_send(&c, MCS_MSG_GPU_IMPORT, &b, &file, 1);
+    close(file);
     sa_until(a, sa_answered(&c));
     cr_assert_eq(c.m.h.status, MCS_BAD_SHM, "%s", c.m.b.error.text);
     sa_leave(&c);
@@ -484,6 +502,33 @@ Test(gpu_import, gpu_memory_comes_back_to_a_later_agent_where_it_was)
     cr_assert_eq(give(a, &c, MADE_HANDLE, 4096), MCS_OK);
     sa_leave(&c);
     sa_until(a, a->sessions == NULL && used(a, 1) == 0);
+    end_recovered(a);
+}
+
+Test(gpu_import, what_came_back_can_be_mapped_by_others)
+{
+    struct mcd_agent *a = begin();
+    struct sa_client c, d;
+    uint32_t segment;
+    int kept;
+
+    leave_behind(a, 1);
+    come_back(a, &c);
+    sa_arrive(a, &d);
+    cr_assert_eq(hand_back(a, &c, MADE_HANDLE, MCS_MEMORY_GPU, EXTENT, 1), MCS_OK, "%s",
+                 c.m.b.error.text);
+    cr_assert_eq(resume(a, &c), MCS_OK, "%s", c.m.b.error.text);
+    cr_assert_eq(sa_buffer(a, &c, MCS_MSG_BUFFER_ADD, MADE_HANDLE, 0, SMALL, MCS_ACCESS_ALL),
+                 MCS_OK, "%s", c.m.b.error.text);
+    segment = open_segment(a, &d, "a");
+    cr_assert_eq(map(a, &d, segment, BACK_ADDRESS(a), true), MCS_OK, "%s", d.m.b.error.text);
+    cr_assert(d.answer_fd >= 0, "what it is imported by");
+    kept = extent_of(a, MADE_HANDLE)->fd;
+    cr_assert(fcntl(kept, F_GETFD) >= 0 && a->gpu->descriptors == 0);
+    sa_leave(&c);
+    sa_leave(&d);
+    sa_until(a, a->sessions == NULL && used(a, 1) == 0);
+    sa_until(a, fcntl(kept, F_GETFD) < 0); /* the closer has done its part */
     end_recovered(a);
 }
 

@@ -93,6 +93,9 @@ def reader(pipe):
         lives += 1
         restarted(c, lives)
         equal(device.get(there, SIZE), pattern(1), "read in place")
+        c.unmap(there)
+        there = c.map(s, addresses[1], SIZE)
+        equal(device.get(there, SIZE), pattern(1), "mapped anew")
         pipe.send("well")
     c.unmap(there)
     c.close()

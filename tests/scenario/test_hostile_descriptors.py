@@ -228,9 +228,9 @@ asked, answer = (memoryview(shared)[k * 64:k * 64 + 8].cast("Q") for k in range(
 
 
 def fuse_server(fd, tester):
-    """Serves one file. FLUSH is counted in asked and answered once answer is 1; the tester's own at once, or it could
-    not end. Dies with the tester, which ends all waiting."""
-    attr = struct.pack("<QQQQQQIIIIIIIIII", 2, 4096, 8, 0, 0, 0, 0, 0, 0, 0o100666, 1, 0, 0, 0, 4096, 0)
+    """Serves two files. FLUSH is counted in asked and answered once answer is 1; the tester's own at once, or it could
+    not end. What "mute" is like is known for no time, and told to the tester alone. Dies with the tester, which ends all waiting."""
+    attr, mute = (struct.pack("<QQQQQQIIIIIIIIII", node, 4096, 8, 0, 0, 0, 0, 0, 0, 0o100666, 1, 0, 0, 0, 4096, 0) for node in (2, 3))
     root = struct.pack("<QQQQQQIIIIIIIIII", 1, 0, 0, 0, 0, 0, 0, 0, 0, 0o040777, 2, 0, 0, 0, 4096, 0)
     held = []
 
@@ -248,9 +248,14 @@ def fuse_server(fd, tester):
         _, op, unique, node, _, _, pid, _ = struct.unpack_from("<IIQQIIII", data)
         if op == 26:
             reply(unique, INIT)
-        elif op == 1:  # LOOKUP
+        elif op == 1 and data[40:] == b"mute\0":  # LOOKUP
+            reply(unique, struct.pack("<QQQQII", 3, 0, 3600, 0, 0, 0) + mute)
+        elif op == 1:
             reply(unique, struct.pack("<QQQQII", 2, 0, 3600, 3600, 0, 0) + attr)
-        elif op == 3:  # GETATTR
+        elif op == 3 and node == 3:  # GETATTR
+            if pid == tester:
+                reply(unique, struct.pack("<QII", 0, 0, 0) + mute)
+        elif op == 3:
             reply(unique, struct.pack("<QII", 3600, 0, 0) + (root if node == 1 else attr))
         elif op in (14, 27):  # OPEN
             reply(unique, struct.pack("<QII", 1, 0, 0))
@@ -309,6 +314,18 @@ else:
     answer[0] = 1
     await_(lambda: register_once(memfd) == OK, "descriptors to be taken again")
     settled("files of a FUSE server")
+    # nor is it asked what its file is like, which takes as long as it pleases
+    f2 = os.open(os.path.join(MOUNT, "mute"), os.O_RDWR)
+    for type_, body in ((6, struct.pack("<Q", 4096)),
+                        (32, struct.pack("<16sQQQQQII64s", b"", MiB, 0, 4096, 0, 0, 0, 0, b""))):  # REGISTER, GPU_IMPORT
+        r = Raw(agent.socket)
+        r.hello()
+        r.send(type_, body, fds=[f2])
+        equal(r.recv()[1], BAD_SHM, f"a file whose server says nothing, request {type_}")
+        r.s.close()
+        all_well("a file whose server says nothing")
+    settled("files whose server says nothing")
+    os.close(f2)
     os.close(f)
     libc.umount2(MOUNT.encode(), 2)
     server.kill()
