@@ -56,7 +56,7 @@ int mcd_gpu_plan_back(struct mcd_session *s, unsigned device, const struct mcd_l
 /* Frees parts, and has their descriptors, which count, closed for that user. known: the driver has taken them for its own. */
 void mcd_gpu_close_parts(struct mcd_agent *a, uid_t uid, struct mct_cuda_part *parts, unsigned n,
                          bool known);
-/* May one who has `own` such descriptors in parts have one more? Then it counts. All together have at most a quarter of what
+/* May a tenant that has `own` such descriptors in parts have one more? Then it counts. All together have at most a quarter of what
  * the process may have, and each at most half of what others leave of that. */
 bool mcd_gpu_may_keep(struct mcd_agent *a, unsigned own);
 /* Has the driver make or import what was planned; mcd_gpu_is_made() is for mcd_session_defer(). */

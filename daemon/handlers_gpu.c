@@ -425,6 +425,17 @@ static bool is_allocation(int fd)
            (S_ISREG(st.stx_mode) && fcntl(fd, F_GET_SEALS) >= 0);
 }
 
+/* Descriptors in parts that sessions of the same tenant have brought: more sessions are no larger share. */
+static unsigned kept_by(const struct mcd_agent *a, const struct mcd_tenant *account)
+{
+    unsigned n = 0;
+
+    for (const struct mcd_session *s = a->sessions; s != NULL; s = s->next)
+        if (s->account == account && s->import != NULL)
+            n += s->import->nfds;
+    return n;
+}
+
 /* Keeps the part; its descriptor is the session's from then on. Refuses when it cannot. */
 static int keep_part(struct mcd_session *s, const struct mcs_msg_gpu_import *r, int fd)
 {
@@ -448,7 +459,7 @@ static int keep_part(struct mcd_session *s, const struct mcs_msg_gpu_import *r, 
         w->parts = more;
         w->room = w->room * 2 + 4;
     }
-    if (fd >= 0 && !mcd_gpu_may_keep(s->agent, w->nfds))
+    if (fd >= 0 && !mcd_gpu_may_keep(s->agent, kept_by(s->agent, s->account)))
         return -EMFILE;
     w->nfds += fd >= 0;
     more = &w->parts[w->n++];

@@ -223,17 +223,31 @@ Test(gpu_import, what_cannot_be_imported_leaves_nothing)
     end(a);
 }
 
+/* The youngest session becomes that of another user. */
+static void move_to_another_tenant(struct mcd_agent *a)
+{
+    struct mcd_session *s = a->sessions;
+
+    s->account->sessions--;
+    mcd_tenant_put(&a->tenants, s->account);
+    cr_assert_eq(mcd_tenant_get(&a->tenants, &a->config, s->uid + 1, NULL, 0, &s->account), 0);
+    s->account->sessions++;
+    s->tenant = s->account->id;
+}
+
 Test(gpu_import, the_descriptors_of_parts_are_a_share_of_what_the_agent_may_have)
 {
     struct rlimit old, few;
     struct mcd_agent *a = begin();
-    struct sa_client c, d;
+    struct sa_client c, more, d;
     union mcs_msg_body b;
     unsigned n = 0, others = 0, before;
 
     cr_assert_eq(getrlimit(RLIMIT_NOFILE, &old), 0);
     sa_arrive(a, &c);
+    sa_arrive(a, &more);
     sa_arrive(a, &d);
+    move_to_another_tenant(a);
     before = open_fds(&c);
     few = old;
     few.rlim_cur = 512;
@@ -243,6 +257,14 @@ Test(gpu_import, the_descriptors_of_parts_are_a_share_of_what_the_agent_may_have
     while (bring(a, &c, &b, 1) == MCS_OK && ++n < 512);
     cr_assert_eq(c.m.h.status, MCS_LIMIT, "%s", c.m.b.error.text);
     cr_assert_eq(n, 512 / 4 / 2);
+    for (n = 0; n < 512 / 4 / 2; n++) { /* the refusal has taken them */
+        b = part(MIB, n, 1, false);
+        cr_assert_eq(bring(a, &c, &b, 1), MCS_OK);
+    }
+    b = part(MIB, 0, 1, false);
+    cr_assert_eq(bring(a, &more, &b, 1), MCS_LIMIT, "another session is no larger share");
+    b = part(MIB, 1, 1, false);
+    cr_assert_eq(bring(a, &c, &b, 1), MCS_INVALID_ARGUMENT);
     for (n = 0; n < 60; n++) { /* again, so that less is left to others */
         b = part(MIB, n, 1, false);
         cr_assert_eq(bring(a, &c, &b, 1), MCS_OK);
@@ -253,6 +275,7 @@ Test(gpu_import, the_descriptors_of_parts_are_a_share_of_what_the_agent_may_have
     cr_assert_eq(others, (512 / 4 - 60) / 2, "but something");
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &old), 0);
     sa_leave(&c);
+    sa_leave(&more);
     sa_leave(&d);
     sa_until(a, a->sessions == NULL && open_fds(&c) < before);
     end(a);

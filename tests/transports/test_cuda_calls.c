@@ -2,6 +2,7 @@
 /* Calls to the GPU driver: opened when first asked, in order within a session, none waiting for another's, nothing left behind. */
 #include "cuda_rig.h"
 
+#include <fcntl.h>
 #include <dirent.h>
 
 static unsigned threads(void)
@@ -363,6 +364,29 @@ Test(cuda_calls, a_call_that_hangs_holds_up_its_own_session_alone)
     close(next_a.fd);
     cr_assert_eq(rig_free(&r, next_a.memory), MCS_OK);
     rig_destroy(&r);
+}
+
+static unsigned open_descriptors(void)
+{
+    unsigned n = 0;
+
+    for (int fd = 0; fd < 256; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+Test(cuda_calls, a_port_leaves_no_descriptor_behind)
+{
+    struct rig_port p;
+    struct rig r;
+    unsigned before;
+
+    rig_create(&r, 2, 0);
+    before = open_descriptors();
+    rig_port_open(&r, &p);
+    rig_port_close(&p);
+    rig_destroy(&r);
+    cr_assert_eq(open_descriptors(), before - 1, "and the rig's own is closed");
 }
 
 Test(cuda_calls, as_many_calls_hang_as_there_are_hands_and_all_come_back)

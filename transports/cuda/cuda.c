@@ -103,6 +103,7 @@ static void destroy_ports(struct mct_cuda *c)
 
     while ((p = c->ports) != NULL) {
         c->ports = p->next;
+        close(p->wake_fd);
         free(p);
     }
 }
