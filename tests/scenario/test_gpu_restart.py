@@ -148,10 +148,11 @@ for i in range(ROUNDS):
     agent.await_next(before)
     if not cuda.REAL:
         await_(lambda: cuda.control.left(before) == {} or not os.path.exists(f"/proc/{before}"), "the former agent's end")
-    for child in (load, r, k):
+    load.pipe.send("again")
+    for child in (r, k):  # one after the other: the keeper writes what the reader reads
         child.pipe.send("again")
-    for child in (r, k, load):
         child.pipe.recv()
+    load.pipe.recv()
 for child in (load, r, k):
     child.pipe.send("end")
 for child in (load, r, k):
