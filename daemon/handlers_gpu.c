@@ -466,6 +466,7 @@ static int keep_part(struct mcd_session *s, const struct mcs_msg_gpu_import *r, 
     *more = (struct mct_cuda_part){
         .fd = fd,
         .allocation = r->allocation,
+        .tenant = s->tenant,
         .offset = r->offset,
         .size = r->size,
     };

@@ -178,6 +178,27 @@ Test(cuda_import, ranges_beyond_an_allocation_and_what_is_no_handle_are_refused)
 #define CALLS 32u
 
 /* Four sessions, each of which imports and lets go of the same allocation all the time, while another one copies from it. */
+Test(cuda_import, another_tenant_that_has_seen_a_handle_does_not_get_its_memory)
+{
+    struct mct_cuda_call first, second;
+    struct mct_cuda_part part, stolen;
+    struct other_answer a;
+    struct world w;
+
+    begin(&w);
+    a = allocate(&w, 0, 4 * MIB, 0x31);
+    part = ipc(&a, 0, 4 * MIB);
+    part.tenant = 1;
+    cr_assert_eq(import(&w, 0, &part, 1, &first), MCS_OK, "%s", first.text);
+    stolen = part;
+    stolen.tenant = 2;
+    cr_assert_eq(import(&w, 0, &stolen, 1, &second), MCS_ACCESS);
+    stolen.allocation++;
+    cr_assert_eq(import(&w, 0, &stolen, 1, &second), MCS_ACCESS);
+    cr_assert_eq(rig_free(&w.r, first.memory), MCS_OK);
+    end(&w);
+}
+
 Test(cuda_import, sessions_of_one_process_share_what_is_open)
 {
     struct mct_cuda_call calls[CALLS], held;

@@ -97,6 +97,8 @@ struct mct_cuda_part {
     CUipcMemHandle ipc; /* of the base of its allocation */
     /* IPC: id of the allocation, unique in its process. One open for each handle and id, however many imports there are */
     uint64_t allocation;
+    uint64_t
+        tenant; /* IPC: whose it is. What is open for one is refused to another: a handle proves nothing */
     uint64_t offset; /* of the part in its allocation, bytes */
     uint64_t size;
 };

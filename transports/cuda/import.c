@@ -122,6 +122,17 @@ static struct mct_cuda_opened *find(struct mct_cuda *c, unsigned device,
     return NULL;
 }
 
+/* With imports_lock. Is what the handle names open for somebody else? Whoever has seen its bytes could ask for it. */
+static bool is_of_another(const struct mct_cuda *c, unsigned device, const struct mct_cuda_part *p)
+{
+    const struct mct_cuda_opened *o = c->imports;
+
+    while (o != NULL && (o->device != device || o->tenant == p->tenant ||
+                         memcmp(&o->ipc, &p->ipc, sizeof(o->ipc)) != 0))
+        o = o->next;
+    return o != NULL;
+}
+
 /* With imports_lock. */
 static void forget(struct mct_cuda *c, struct mct_cuda_opened *o)
 {
@@ -173,6 +184,11 @@ static struct mct_cuda_opened *get(struct mct_cuda_gpu *g, struct mct_cuda_call 
     CUresult e;
 
     pthread_mutex_lock(&c->imports_lock);
+    if (is_of_another(c, g->index, p)) {
+        pthread_mutex_unlock(&c->imports_lock);
+        mct_cuda_say(call, MCS_ACCESS, "this IPC handle is in use by another tenant");
+        return NULL;
+    }
     while ((o = find(c, g->index, p)) != NULL && !o->ready)
         pthread_cond_wait(&c->imports_changed,
                           &c->imports_lock); /* another hand opens or closes it */
@@ -188,6 +204,7 @@ static struct mct_cuda_opened *get(struct mct_cuda_gpu *g, struct mct_cuda_call 
     o->device = g->index;
     o->ipc = p->ipc;
     o->allocation = p->allocation;
+    o->tenant = p->tenant;
     o->next = c->imports;
     c->imports = o;
     pthread_mutex_unlock(&c->imports_lock);

@@ -111,7 +111,7 @@ struct mct_cuda_opened {
     struct mct_cuda_opened *next;
     unsigned device;
     CUipcMemHandle ipc;
-    uint64_t allocation;
+    uint64_t allocation, tenant;
     CUdeviceptr base;
     uint64_t size;
     unsigned users; /* memories, and hands that open or close it */
