@@ -114,7 +114,7 @@ Test(gate_far, how_one_ends_that_waits)
         struct mcs_slot s;
 
         d = gated(&x, 0);
-        d.deadline_us = i == 1 ? 200000 : 0;
+        d.deadline_us = i == 1 ? 50000 : 0;
         begin(&x, &d);
         if (i == 0) {
             cancel.generation = d.generation;

@@ -161,7 +161,7 @@ equal(await_(lambda: e.ended(1, 70), "slot 1"), (COMPLETED, OK), "slot 1")
 check(await_(lambda: e.ended(2, 71), "slot 2") in ((COMPLETED, OK), (S_CANCELED, CANCELED)), "slot 2")
 await_(lambda: e.slot(3)[2] == COMPLETED, "a task of generation 0")
 before = counters("invalid")[0]
-bad = [dict(op=op) for op in (0, 5, 255)] + [dict(shape=3), dict(shape=255), dict(flags=8), dict(flags=255),
+bad = [dict(op=op) for op in (0, 5, 255)] + [dict(shape=3), dict(shape=255), dict(flags=64), dict(flags=255),
                                               dict(priority=3), dict(priority=255), dict(length=0)]
 for k, fields in enumerate(bad):
     e.submit(e.desc(slot=10 + k, **{"remote": open_at, **fields}))
