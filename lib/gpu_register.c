@@ -5,6 +5,7 @@
  */
 #include "gpu.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -146,6 +147,7 @@ static mcshm_status export_part(const struct look *k, struct mcl_import_part *p)
                         "the handle of the memory at 0x%llx cannot be exported as a descriptor "
                         "(%s): it has to be made with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR",
                         (unsigned long long)k->at, mcs_cuda_error(driver, e));
+    (void)fcntl(fd, F_SETFD, FD_CLOEXEC); /* who is executed would keep the memory */
     p->fd = fd;
     return MCSHM_OK;
 }

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define SMALL (UINT64_C(1) << 20)
+#define CUT 512u /* bytes */
 #define IPC_MAGIC UINT64_C(0x4350494554554b46)
 
 /* What is in an IPC handle: where its memory is found, and how it is known there. */
@@ -18,6 +20,12 @@ struct ipc {
     uint32_t reserved[5];
 };
 static_assert(sizeof(struct ipc) <= CU_IPC_HANDLE_SIZE, "an IPC handle has 64 bytes");
+
+/* Where in its block a small allocation lies: the driver cuts several from one, and shares and opens the block. */
+static uint64_t place(uint64_t size)
+{
+    return size <= SMALL ? CUT : 0;
+}
 
 static uint64_t rounded(uint64_t size)
 {
@@ -53,7 +61,7 @@ CUresult fake_cuMemAlloc_v2(CUdeviceptr *at, size_t size)
         return fake_leave(fake_misuse(CUDA_ERROR_INVALID_VALUE, "0 bytes"));
     if (size > fake.settings.memory)
         return fake_leave(CUDA_ERROR_OUT_OF_MEMORY);
-    error = fake_physical_create(c->device, rounded(size), false, false, true, &p);
+    error = fake_physical_create(c->device, rounded(place(size) + size), false, false, true, &p);
     if (error != 0)
         return fake_leave(error == -ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY
                                            : CUDA_ERROR_OPERATING_SYSTEM);
@@ -66,6 +74,8 @@ CUresult fake_cuMemAlloc_v2(CUdeviceptr *at, size_t size)
         free(r);
         return fake_leave(CUDA_ERROR_OUT_OF_MEMORY);
     }
+    r->offset = place(size);
+    r->at += r->offset;
     r->size = size;
     r->kind = FAKE_ALLOCATED;
     r->p = p;
@@ -89,7 +99,7 @@ static CUresult range_end(CUdeviceptr at, enum fake_range_kind kind, enum fake_c
         res = fake_misuse(CUDA_ERROR_ILLEGAL_STATE, "under an operation of a stream");
     } else {
         fake_range_remove(r);
-        fake_addresses_put(r->at, r->p->size);
+        fake_addresses_put(r->at - r->offset, r->p->size);
         fake_physical_put(r->p);
         fake_count_thing(r->c, what, -1);
         free(r);
@@ -118,6 +128,7 @@ CUresult fake_cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr at)
     } else {
         ipc.inode = r->p->inode;
         ipc.size = r->size;
+        ipc.offset = r->offset;
         ipc.pid = fake.pid;
         ipc.fd = r->p->fd;
         ipc.device = r->p->device;
@@ -166,7 +177,8 @@ CUresult fake_cuIpcOpenMemHandle_v2(CUdeviceptr *at, CUipcMemHandle handle, unsi
     r = calloc(1, sizeof(*r));
     if (r == NULL)
         abort();
-    if (p != NULL && p->inode == ipc.inode && !p->vmm && ipc.size <= p->size)
+    if (p != NULL && p->inode == ipc.inode && !p->vmm && ipc.size <= p->size &&
+        ipc.offset <= p->size - ipc.size)
         r->at = fake_addresses_get(p->size, FAKE_GRANULE, 0);
     if (r->at == 0) { /* it is gone, or its process */
         if (p != NULL)
@@ -176,7 +188,10 @@ CUresult fake_cuIpcOpenMemHandle_v2(CUdeviceptr *at, CUipcMemHandle handle, unsi
         free(r);
         return fake_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    r->size = ipc.size;
+    r->offset = ipc.offset;
+    r->at += r->offset;
+    r->size = p->size -
+              r->offset; /* the block's end: nothing keeps who has opened it from what follows */
     r->kind = FAKE_OPENED_IPC;
     r->p = p;
     r->c = c;

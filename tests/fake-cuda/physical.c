@@ -277,7 +277,7 @@ CUresult fake_cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHand
     } else if (!h->p->exportable) {
         res = CUDA_ERROR_INVALID_VALUE; /* it was not asked for */
     } else {
-        fd = fcntl(h->p->fd, F_DUPFD_CLOEXEC, 0);
+        fd = dup(h->p->fd); /* nothing is said of exec() */
         if (fd < 0)
             res = CUDA_ERROR_OPERATING_SYSTEM;
         else

@@ -83,7 +83,8 @@ bool fake_is_device_address(uint64_t at)
     for (v = reservations; v != NULL && (at < v->at || at - v->at >= v->size); v = v->next)
         ;
     return v != NULL || (i < fake.nranges && fake.ranges[i]->at <= at) ||
-           (i > 0 && at < fake.ranges[i - 1]->at + fake.ranges[i - 1]->p->size);
+           (i > 0 &&
+            at < fake.ranges[i - 1]->at - fake.ranges[i - 1]->offset + fake.ranges[i - 1]->p->size);
 }
 
 /* ---- addresses ------------------------------------------------------------------------------ */
@@ -311,6 +312,7 @@ CUresult fake_cuMemSetAccess(CUdeviceptr at, size_t size, const CUmemAccessDesc 
 CUresult fake_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr at)
 {
     const struct fake_range *r;
+    uint64_t before;
     CUresult res = fake_enter(FAKE_cuMemGetAddressRange_v2, FAKE_CURRENT);
 
     if (res != CUDA_SUCCESS)
@@ -318,10 +320,12 @@ CUresult fake_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevicep
     r = fake_range_find(at);
     if (r == NULL)
         return fake_leave(CUDA_ERROR_NOT_FOUND);
+    /* Of what was opened it is the block that is known. */
+    before = r->kind == FAKE_OPENED_IPC ? r->offset : 0;
     if (base != NULL)
-        *base = r->at;
+        *base = r->at - before;
     if (size != NULL)
-        *size = r->size;
+        *size = r->size + before;
     return fake_leave(res);
 }
 
@@ -344,7 +348,7 @@ CUresult fake_cuMemGetHandleForAddressRange(void *out, CUdeviceptr at, size_t si
     else if (!fake.settings.dmabuf || at != r->at || r->offset != 0)
         res = CUDA_ERROR_NOT_SUPPORTED; /* a memfd cannot say where it begins */
     if (res == CUDA_SUCCESS) {
-        fd = fcntl(r->p->fd, F_DUPFD_CLOEXEC, 0);
+        fd = dup(r->p->fd);
         if (fd < 0)
             res = CUDA_ERROR_OPERATING_SYSTEM;
         else

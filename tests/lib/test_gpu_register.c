@@ -134,6 +134,39 @@ Test(gpu_register, parts_follow_the_allocations)
     gpu_stop(&w);
 }
 
+/* Descriptors of device memory that a program executed by this one would have, and keep the memory by. */
+static unsigned inherited(void)
+{
+    char path[64], link[256];
+    unsigned n = 0;
+
+    for (int fd = 3; fd < 1024; fd++) {
+        ssize_t length;
+
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+        length = readlink(path, link, sizeof(link) - 1);
+        link[length > 0 ? length : 0] = '\0';
+        n += strstr(link, "fake-cuda gpu") != NULL && (fcntl(fd, F_GETFD) & FD_CLOEXEC) == 0;
+    }
+    return n;
+}
+
+Test(gpu_register, what_is_exported_does_not_pass_to_programs_that_are_executed)
+{
+    struct gpu_world w;
+    struct segments s;
+    unsigned before;
+
+    start(&w);
+    segments_make(&w, &s, true);
+    before = inherited(); /* the played agent's */
+    cr_assert_eq(reg(&w, s.at, PIECES * PIECE), MCSHM_OK, "%s", mcshm_last_error(w.c));
+    cr_assert_eq(inherited(), before);
+    cr_assert_eq(unreg(&w, s.at), MCSHM_OK);
+    segments_free(&w, &s);
+    gpu_stop(&w);
+}
+
 Test(gpu_register, plain_allocations_go_by_ipc_with_an_offset)
 {
     struct gpu_world w = {0};

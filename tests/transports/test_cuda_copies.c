@@ -465,6 +465,35 @@ Test(cuda_copies, one_refused_piece_fails_its_own_job_alone)
     end(&w);
 }
 
+Test(cuda_copies, a_driver_that_refuses_each_batch_and_takes_its_pieces_is_not_asked_for_ever)
+{
+    struct mct_cuda_piece pieces[FEW][2];
+    struct mct_cuda_job jobs[FEW];
+    struct world w;
+    uint64_t acted;
+
+    begin(&w, 1, 0);
+    memset(w.host, 3, SIZE);
+    fake_cuda_arm(fake, 0, "cuMemcpyBatchAsync_v2", FAKE_FAIL, CUDA_ERROR_INVALID_VALUE, 1, 0);
+    for (unsigned round = 0; round < 20; round++) {
+        post_few(&w, pieces, jobs);
+        for (unsigned i = 0; i < FEW; i++)
+            cr_assert_eq(rig_take(&w.p)->status, MCS_OK);
+    }
+    acted = mcs_load_relaxed(&fake->rules[0].acted);
+    cr_assert_eq(acted, 8);
+    pthread_mutex_lock(&rig_line_lock);
+    cr_assert(strstr(rig_line, "CUDA_ERROR_INVALID_VALUE") != NULL &&
+                  strstr(rig_line, "one by one") != NULL,
+              "%s", rig_line);
+    pthread_mutex_unlock(&rig_line_lock);
+    fake_cuda_disarm(fake);
+    memset(w.host, 0, SIZE);
+    rig_read(&w.p, 0, w.host, w.memory[0].address, 4096);
+    cr_assert_eq(w.host[4095], 3);
+    end(&w);
+}
+
 Test(cuda_copies, an_event_that_cannot_be_asked_does_not_bring_a_job_back_early)
 {
     struct mct_cuda_piece piece;

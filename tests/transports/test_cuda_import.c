@@ -108,6 +108,28 @@ Test(cuda_import, an_allocation_is_opened_once_and_closed_with_its_last_use)
     end(&w);
 }
 
+/* The driver opens the block that it was cut from, and the address is somewhere in it. */
+Test(cuda_import, a_small_allocation_is_a_part_of_what_is_opened)
+{
+    struct mct_cuda_call call, beyond;
+    struct mct_cuda_part part;
+    struct other_answer a;
+    struct world w;
+
+    begin(&w);
+    a = allocate(&w, 0, 100000, 0x77);
+    cr_assert_neq(a.address % (2 * MIB), 0, "it begins a block: the test says nothing");
+    part = ipc(&a, 12, 100000 - 12);
+    cr_assert_eq(import(&w, 0, &part, 1, &call), MCS_OK, "%s", call.text);
+    cr_assert_eq(call.address % (2 * MIB), a.address % (2 * MIB) + 12);
+    expect(&w, 0, call.address, 100000 - 12, 0x77);
+    /* up to the end of the block, and no further */
+    part = ipc(&a, 0, 2 * MIB - a.address % (2 * MIB) + 1);
+    cr_assert_eq(import(&w, 0, &part, 1, &beyond), MCS_BAD_RANGE, "%s", beyond.text);
+    cr_assert_eq(rig_free(&w.r, call.memory), MCS_OK);
+    end(&w);
+}
+
 Test(cuda_import, memory_that_was_freed_and_allocated_again_at_its_address_is_opened_anew)
 {
     struct mct_cuda_call call;
@@ -165,6 +187,9 @@ Test(cuda_import, ranges_beyond_an_allocation_and_what_is_no_handle_are_refused)
     memset(&part.ipc, 0x5a, sizeof(part.ipc));
     cr_assert_eq(import(&w, 0, &part, 1, &call), MCS_BAD_SHM, "%s", call.text);
     cr_assert_null(call.memory);
+    cr_expect(strstr(call.text, "CUDA_ERROR_") != NULL && strstr(call.text, "one user") != NULL &&
+                  strstr(call.text, "expandable segments") != NULL,
+              "%s", call.text);
     part = ipc(&a, 0, 2 * MIB);
     cr_assert_neq(import(&w, 1, &part, 1, &call), MCS_OK, "memory of another device was taken");
     two[0] = two[1] = part;

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define IPC_OPEN "cuIpcOpenMemHandle"
+
 /* ---- by exported handles --------------------------------------------------------------------------- */
 
 static uint64_t round_up(uint64_t n, uint64_t unit)
@@ -145,7 +147,10 @@ static void forget(struct mct_cuda *c, struct mct_cuda_opened *o)
     free(o);
 }
 
-/* Opens it and finds out how large it is. */
+/*
+ * Opens it and finds out how large it is.  The driver cuts small allocations from a larger block, and opens the block: what is reported
+ * for the address may begin before it, and end behind what was allocated.  All of that is the same process's.
+ */
 static CUresult open_handle(struct mct_cuda_gpu *g, struct mct_cuda_opened *o, const char **what)
 {
     const struct mcs_cuda *d = g->cuda->driver;
@@ -154,13 +159,13 @@ static CUresult open_handle(struct mct_cuda_gpu *g, struct mct_cuda_opened *o, c
     CUresult e;
     int ordinal = -1;
 
-    *what = "cuIpcOpenMemHandle";
+    *what = IPC_OPEN;
     e = d->ipc_open(&o->base, o->ipc, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
     if (e != CUDA_SUCCESS)
         return e;
     *what = "the allocation's range";
     e = d->mem_range(&base, &size, o->base);
-    if (e == CUDA_SUCCESS && base != o->base)
+    if (e == CUDA_SUCCESS && (o->base < base || o->base - base >= size))
         e = CUDA_ERROR_INVALID_VALUE;
     if (e == CUDA_SUCCESS) {
         *what = "the allocation's device";
@@ -168,10 +173,27 @@ static CUresult open_handle(struct mct_cuda_gpu *g, struct mct_cuda_opened *o, c
         if (e == CUDA_SUCCESS && ordinal != g->handle)
             e = CUDA_ERROR_INVALID_DEVICE;
     }
-    o->size = size;
-    if (e != CUDA_SUCCESS)
+    if (e == CUDA_SUCCESS)
+        o->size = base + size - o->base;
+    else
         (void)d->ipc_close(o->base);
     return e;
+}
+
+/* The driver's word does not tell one reason from another: the usual one is who the two processes are. */
+static void refused_ipc(struct mct_cuda_gpu *g, struct mct_cuda_call *call, CUresult e,
+                        const char *what)
+{
+    char title[MCT_CUDA_TITLE];
+
+    mct_cuda_refused(g, call, e, what);
+    if (call->status == MCS_GPU_CONTEXT && strcmp(what, IPC_OPEN) == 0)
+        mct_cuda_say(call, MCS_BAD_SHM,
+                     "%s: %s: %s: CUDA IPC wants one user and PID namespace on both sides; else "
+                     "use expandable segments",
+                     mct_cuda_title(g, title), what, mcs_cuda_error(g->cuda->driver, e));
+    else if (call->status == MCS_GPU_CONTEXT)
+        call->status = MCS_BAD_SHM;
 }
 
 /* The open allocation, one user more; NULL: the call says why. */
@@ -221,11 +243,8 @@ static struct mct_cuda_opened *get(struct mct_cuda_gpu *g, struct mct_cuda_call 
         o = NULL;
     }
     pthread_mutex_unlock(&c->imports_lock);
-    if (e != CUDA_SUCCESS) {
-        mct_cuda_refused(g, call, e, what);
-        if (call->status == MCS_GPU_CONTEXT)
-            call->status = MCS_BAD_SHM;
-    }
+    if (e != CUDA_SUCCESS)
+        refused_ipc(g, call, e, what);
     return o;
 }
 

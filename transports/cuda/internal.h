@@ -29,6 +29,9 @@
  * enough that several are under way, each on its own stream. */
 #define MCT_CUDA_BATCH_BYTES (UINT64_C(8) << 20)
 
+/* So many batches that are refused for no piece of theirs, and the driver gets no more. */
+#define MCT_CUDA_REFUSED_MAX 8u
+
 /* Cannot be handed over by anybody: the last call, from mct_cuda_destroy(). */
 #define MCT_CUDA_CLOSE ((enum mct_cuda_call_kind)100)
 
@@ -76,6 +79,7 @@ struct mct_cuda_copier {
     struct mct_cuda_batch batches[MCT_CUDA_BATCHES];
     bool current;      /* the context is, on its thread */
     bool singly;       /* the driver has no batches, or does not want them here */
+    unsigned refused;  /* batches, one after the other, of which each piece by itself was taken */
     uint32_t peers;    /* devices: asked whether they are reached */
     uint32_t unpeered; /* and are not, whatever the driver said at first */
     CUdeviceptr to[MCT_CUDA_PIECES], from[MCT_CUDA_PIECES];

@@ -2,6 +2,7 @@
 /* Device memory that is made here, and host memory that the driver knows. */
 #include "internal.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,6 +108,13 @@ void mct_cuda_memory_forget(struct mct_cuda_memory *m)
 
 /* ---- made here ------------------------------------------------------------------------------------- */
 
+/* A descriptor that the driver has made: whoever is executed would keep the memory. */
+static int own(int fd)
+{
+    (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+    return fd;
+}
+
 /* What was another tenant's a moment ago may be in it: the driver promises nothing of what new memory holds. */
 static CUresult clear(const struct mct_cuda_memory *m)
 {
@@ -174,7 +182,7 @@ static struct mct_cuda_memory *make(struct mct_cuda_gpu *g, struct mct_cuda_call
         what = "cuMemExportToShareableHandle";
         e = d->mem_export(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
         if (e == CUDA_SUCCESS) {
-            call->fd = fd;
+            call->fd = own(fd);
             return m;
         }
         (void)mct_cuda_memory_destroy(m, &ignored);
@@ -255,7 +263,7 @@ void mct_cuda_export(struct mct_cuda *c, struct mct_cuda_call *call)
     e = c->driver->mem_export(&fd, m->mappings[0].handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                               0);
     if (e == CUDA_SUCCESS)
-        call->fd = fd;
+        call->fd = own(fd);
     else
         mct_cuda_refused(g, call, e, "cuMemExportToShareableHandle");
     mct_cuda_leave(g);
@@ -291,7 +299,7 @@ void mct_cuda_dmabuf(struct mct_cuda *c, struct mct_cuda_call *call)
     e = c->driver->mem_range_handle(&fd, m->address + call->offset, call->size,
                                     CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
     if (e == CUDA_SUCCESS)
-        call->fd = fd;
+        call->fd = own(fd);
     else
         mct_cuda_refused(g, call, e, "cuMemGetHandleForAddressRange");
     mct_cuda_leave(g);

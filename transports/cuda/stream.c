@@ -82,22 +82,39 @@ static CUresult begin_one(struct mct_cuda_copier *p, const struct mct_cuda_job *
     return e;
 }
 
-/* One by one: who is refused is known then, and the others are not. Copying again what a refused batch may have
- * begun already does no harm. */
-static void begin_singly(struct mct_cuda_copier *p, struct mct_cuda_batch *b, CUcontext peer)
+/* One by one: who is refused is known then, and the others are not; true when nobody is. Copying again what a refused batch
+ * may have begun already does no harm. */
+static bool begin_singly(struct mct_cuda_copier *p, struct mct_cuda_batch *b, CUcontext peer)
 {
+    bool all = true;
+
     for (struct mct_cuda_job *j = b->jobs.first; j != NULL; j = j->next) {
         CUresult e = begin_one(p, j, peer, p->streams[b->stream].stream);
 
         if (e == CUDA_SUCCESS)
             continue;
+        all = false;
         j->status = mct_cuda_status(e);
         if (mcs_cuda_is_lost(e)) {
             mct_cuda_lose(p->gpu, e);
             fail(&b->jobs, MCS_GPU_LOST);
-            return;
+            break;
         }
     }
+    return all;
+}
+
+/* The driver says this of batches, and takes each piece by itself. Once is chance. */
+static void note_refused(struct mct_cuda_copier *p, CUresult e)
+{
+    char title[MCT_CUDA_TITLE];
+
+    if (e != CUDA_ERROR_NOT_SUPPORTED && ++p->refused < MCT_CUDA_REFUSED_MAX)
+        return;
+    p->singly = true;
+    MCT_CUDA_LOG(p->gpu->cuda, WARNING,
+                 "%s takes no batched copies (%s): pieces are copied one by one",
+                 mct_cuda_title(p->gpu, title), mcs_cuda_error(p->gpu->cuda->driver, e));
 }
 
 /* ---- ways ------------------------------------------------------------------------------------------ */
@@ -192,7 +209,7 @@ static void begin(struct mct_cuda_copier *p, struct mct_cuda_batch *b, unsigned 
 {
     const struct mcs_cuda *d = p->gpu->cuda->driver;
     CUcontext peer = NULL;
-    CUresult e = CUDA_ERROR_NOT_SUPPORTED;
+    CUresult e = CUDA_ERROR_NOT_SUPPORTED, refused = CUDA_SUCCESS; /* batches */
 
     if (staged && way >= MCT_CUDA_ACROSS) {
         peer = mcs_load_acquire(
@@ -208,17 +225,13 @@ static void begin(struct mct_cuda_copier *p, struct mct_cuda_batch *b, unsigned 
             mct_cuda_lose(p->gpu, e);
             fail(&b->jobs, MCS_GPU_LOST);
         }
-        if (e == CUDA_ERROR_NOT_SUPPORTED) {
-            char title[MCT_CUDA_TITLE];
-
-            p->singly = true;
-            MCT_CUDA_LOG(p->gpu->cuda, INFO,
-                         "%s has no batched copies: pieces are copied one by one",
-                         mct_cuda_title(p->gpu, title));
-        }
+        refused = e;
+        if (e == CUDA_SUCCESS)
+            p->refused = 0;
     }
-    if (e != CUDA_SUCCESS && !mct_cuda_lost(p->gpu))
-        begin_singly(p, b, peer);
+    if (e != CUDA_SUCCESS && !mct_cuda_lost(p->gpu) && begin_singly(p, b, peer) &&
+        refused != CUDA_SUCCESS)
+        note_refused(p, refused);
     b->recorded = d->event_record(b->event, p->streams[b->stream].stream) == CUDA_SUCCESS;
 }
 
