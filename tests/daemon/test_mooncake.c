@@ -423,6 +423,24 @@ Test(mooncake_open, canceled_at_every_stage)
 
 /* ---- start ------------------------------------------------------------------------- */
 
+/* A listener whose port has a free one before it. */
+static int listen_after_a_free_one(uint16_t *port)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    bool is_free = false;
+    int fd = -1, before;
+
+    while (!is_free) {
+        close(fd);
+        fd = world_listen(port);
+        before = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        at.sin_port = htons((uint16_t)(*port - 1));
+        is_free = bind(before, (struct sockaddr *)&at, sizeof(at)) == 0;
+        close(before);
+    }
+    return fd;
+}
+
 Test(mooncake_start, ports)
 {
     struct world w;
@@ -452,7 +470,7 @@ Test(mooncake_start, ports)
     world_fini(&w);
 
     /* data on the next port; on any when that is taken */
-    fd = world_listen(&taken);
+    fd = listen_after_a_free_one(&taken);
     snprintf(listen, sizeof(listen), "127.0.0.1:%u", taken - 1);
     world_init(&w, listen);
     cr_assert_eq(world_port(&w), taken - 1);
