@@ -106,6 +106,10 @@ bool doctor_hidden_from_agent(const struct doctor *d, const char *file);
 
 void doctor_check_config(struct doctor *d);
 
+/* doctor_read.c: asks the agent that serves the socket. The answer is the caller's; NULL: there is no agent, or it cannot be
+ * asked for its `nouns`, which is said. */
+cJSON *doctor_ask_agent(struct doctor *d, mcshm_query_what what, const char *nouns);
+
 /* doctor_memory.c */
 void doctor_check_hugepages(struct doctor *d);
 void doctor_check_memory(struct doctor *d);

@@ -651,27 +651,9 @@ void doctor_check_rdma_nics(struct doctor *d, const cJSON *answer)
 
 void doctor_check_rdma_agent(struct doctor *d)
 {
-    mcshm_options o;
-    mcshm *c = NULL;
-    char *text = NULL;
-    cJSON *answer = NULL;
-    mcshm_status status;
+    cJSON *answer = doctor_ask_agent(d, MCSHM_QUERY_NICS, "devices");
 
-    if (d->agent_pid == 0)
-        return;
-    mcshm_options_init(&o);
-    o.socket_path = d->socket;
-    o.name = "mcshm";
-    o.reconnect_ms = 0; /* nothing to come back for */
-    status = mcshm_connect(&o, &c);
-    if (status == MCSHM_OK)
-        status = mcshm_query(c, MCSHM_QUERY_NICS, &text);
-    if (status != MCSHM_OK)
-        doctor_say(d, DOCTOR_NOTE, NULL, "the agent cannot be asked for its devices: %s",
-                   mcshm_last_error(c));
-    else if ((answer = cJSON_Parse(text)) != NULL)
+    if (answer != NULL)
         doctor_check_rdma_nics(d, answer);
     cJSON_Delete(answer);
-    free(text);
-    mcshm_close(c);
 }

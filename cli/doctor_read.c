@@ -142,3 +142,30 @@ const char *doctor_size(uint64_t bytes, char *out, size_t size)
         snprintf(out, size, "%.1f%c", scaled, units[unit]);
     return out;
 }
+
+cJSON *doctor_ask_agent(struct doctor *d, mcshm_query_what what, const char *nouns)
+{
+    mcshm_options o;
+    mcshm *c = NULL;
+    char *text = NULL;
+    cJSON *answer = NULL;
+    mcshm_status status;
+
+    if (d->agent_pid == 0)
+        return NULL;
+    mcshm_options_init(&o);
+    o.socket_path = d->socket;
+    o.name = "mcshm";
+    o.reconnect_ms = 0; /* nothing to come back for */
+    status = mcshm_connect(&o, &c);
+    if (status == MCSHM_OK)
+        status = mcshm_query(c, what, &text);
+    if (status == MCSHM_OK)
+        answer = cJSON_Parse(text);
+    else
+        doctor_say(d, DOCTOR_NOTE, NULL, "the agent cannot be asked for its %s: %s", nouns,
+                   mcshm_last_error(c));
+    free(text);
+    mcshm_close(c);
+    return answer;
+}

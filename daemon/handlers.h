@@ -90,6 +90,9 @@ bool mcd_may_hold(struct mcd_session *s, uint64_t bytes, uint64_t *room);
 void mcd_count_alloc(struct mcd_session *s);
 /* An allocation at that offset, or the whole extent; its descriptor goes along when it is new to the client. */
 void mcd_reply_extent(struct mcd_session *s, struct mcd_extent *e, uint64_t offset, bool is_new);
+/* The end of an allocation in op.extent, fresh and registered: enters it and replies, or gives it back; `refuse` says why. */
+void mcd_alloc_enter(struct mcd_session *s,
+                     void (*refuse)(struct mcd_session *s, int res, uint64_t size));
 void mcd_on_alloc(struct mcd_session *s, struct mcs_msg *m);
 void mcd_on_free(struct mcd_session *s, struct mcs_msg *m);
 /* Takes the descriptor by setting *nfds to 0. */

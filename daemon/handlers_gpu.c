@@ -125,8 +125,9 @@ static void refuse_plan(struct mcd_session *s, uint64_t size)
         s->agent->config.gpu_size != 0 ? " or raise it" : "");
 }
 
-static void refuse_entry(struct mcd_session *s, int res)
+static void refuse_entry(struct mcd_session *s, int res, uint64_t size)
 {
+    (void)size;
     if (res == -ENOSPC)
         mcd_session_refuse(s, MCS_LIMIT, "a session has at most %u extents", MCD_TABLE_SIZE);
     else
@@ -139,24 +140,7 @@ static void refuse_entry(struct mcd_session *s, int res)
 
 static void alloc_registered(struct mcd_session *s)
 {
-    struct mcd_extent *e = s->op.extent;
-    uint64_t offset = 0;
-    int res;
-
-    if (mcd_op_refused(s)) {
-        mcd_give_back(s, e);
-        return;
-    }
-    res = mcd_alloc_take(e->alloc, s->op.length, s->op.offset, &offset);
-    if (res == 0)
-        res = mcd_session_add_extent(s, e);
-    if (res != 0) {
-        mcd_give_back(s, e);
-        refuse_entry(s, res);
-        return;
-    }
-    mcd_count_alloc(s);
-    mcd_reply_extent(s, e, offset, true);
+    mcd_alloc_enter(s, refuse_entry);
 }
 
 static void alloc_made(struct mcd_session *s)
@@ -180,7 +164,7 @@ static void alloc_made(struct mcd_session *s)
     }
     res = mcd_gpu_take(s, &s->op.extent);
     if (res != 0) {
-        refuse_entry(s, res);
+        refuse_entry(s, res, s->op.length);
         return;
     }
     mcd_op_register_extent(s, s->op.extent);
@@ -282,7 +266,7 @@ static void import_registered(struct mcd_session *s)
     res = mcd_session_add_extent(s, e);
     if (res != 0) {
         mcd_give_back(s, e);
-        refuse_entry(s, res);
+        refuse_entry(s, res, s->op.length);
         return;
     }
     mcd_reply_extent(s, e, 0, false);
@@ -324,7 +308,7 @@ static void imported(struct mcd_session *s)
     }
     res = mcd_gpu_take(s, &s->op.extent);
     if (res != 0) {
-        refuse_entry(s, res);
+        refuse_entry(s, res, s->op.length);
         return;
     }
     if (s->op.back != NULL) {

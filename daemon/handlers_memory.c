@@ -113,7 +113,8 @@ void mcd_give_back(struct mcd_session *s, struct mcd_extent *e)
     mcd_extent_put(&s->agent->pool, e);
 }
 
-static void extent_registered(struct mcd_session *s)
+void mcd_alloc_enter(struct mcd_session *s,
+                     void (*refuse)(struct mcd_session *s, int res, uint64_t size))
 {
     struct mcd_extent *e = s->op.extent;
     uint64_t offset = 0;
@@ -128,11 +129,16 @@ static void extent_registered(struct mcd_session *s)
         res = mcd_session_add_extent(s, e);
     if (res != 0) {
         mcd_give_back(s, e);
-        refuse_memory(s, res, s->op.length);
+        refuse(s, res, s->op.length);
         return;
     }
     mcd_count_alloc(s);
     mcd_reply_extent(s, e, offset, true);
+}
+
+static void extent_registered(struct mcd_session *s)
+{
+    mcd_alloc_enter(s, refuse_memory);
 }
 
 static void pin_extent(struct mcd_session *s)
