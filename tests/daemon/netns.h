@@ -11,6 +11,7 @@
 #include <linux/rtnetlink.h>
 #include <linux/veth.h>
 #include <net/if.h>
+#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -119,6 +120,23 @@ static inline int netns_set(const char *name, bool up)
     };
 
     return netns_ask(&r.head);
+}
+
+/* Until its carrier is there. The kernel tells of carriers from a work queue that it wakes once a second at most. */
+static inline bool netns_await_running(const char *name)
+{
+    struct ifreq r = {.ifr_flags = 0};
+    struct pollfd nothing = {.fd = -1};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+    snprintf(r.ifr_name, sizeof(r.ifr_name), "%s", name);
+    for (unsigned i = 0; i < 5000 && ioctl(fd, SIOCGIFFLAGS, &r) == 0; i++) {
+        if ((r.ifr_flags & IFF_RUNNING) != 0)
+            break;
+        poll(&nothing, 1, 2);
+    }
+    close(fd);
+    return (r.ifr_flags & IFF_RUNNING) != 0;
 }
 
 /* text: an address of either family, without waiting for anybody else to have it. */

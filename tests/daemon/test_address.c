@@ -255,6 +255,7 @@ Test(address, the_best_address_for_publication_comes_first)
     cr_assert_eq(netns_set("eth0", true), 0);
     cr_assert_eq(netns_set("eth1", true), 0);
     cr_assert_eq(netns_set("lo", true), 0);
+    cr_assert(netns_await_running("docker0") && netns_await_running("eth0"));
 
     cr_assert_eq(mcd_local_addresses(all, 16, &n), 0);
     cr_expect_eq(place_of(all, n, "203.0.113.5"), 0);
