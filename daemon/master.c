@@ -41,6 +41,7 @@ static void tell_catalog(struct mcd_master *m, const char *address, uint64_t tok
         return;
     snprintf(m->leader, sizeof(m->leader), "%s", address);
     m->leader_token = token;
+    m->seen = token > m->seen ? token : m->seen;
     m->told_catalog = true;
     if (c != NULL)
         mcd_catalog_leader(c, address, token, m->d != NULL ? m : NULL);
@@ -65,7 +66,7 @@ struct mco_events *mcd_master_events(struct mcd_master *m)
 
 static bool knows_of_a_leader(const struct mcd_master *m)
 {
-    return m->token != 0 || m->leader_token != 0 ||
+    return m->token != 0 || m->seen != 0 ||
            (m->agent->store != NULL && m->agent->store->objects != NULL &&
             mco_token(m->agent->store->objects) != 0);
 }
@@ -206,7 +207,7 @@ static bool look(struct mcd_master *m)
     if (m->d == NULL && leads && l.token <= m->token) {
         /* Its lease was in doubt for a while, and is not any more. No second reign with the same token: versions would be given
          * twice. */
-        mcm_lead_raise(m->agent->cluster->meta, m->token);
+        mcm_lead_raise(m->agent->cluster->meta, m->token, false);
     } else if (m->d == NULL && leads && step_up(m, l.token) != 0) {
         mcd_log_limited(MCD_LOG_ERROR, "store: no memory to lead the directory");
     }
@@ -243,7 +244,7 @@ bool mcd_master_raise(struct mcd_master *m, uint64_t token)
         (unsigned long long)token, (unsigned long long)m->token);
     m->stats.raised++;
     if (m->elects)
-        mcm_lead_raise(m->agent->cluster->meta, token);
+        mcm_lead_raise(m->agent->cluster->meta, token, true);
     else if (token > m->raise)
         m->raise = token;
     mcd_master_soon(m);

@@ -76,6 +76,7 @@ struct mcd_master {
     uint64_t raise; /* a token that is to be exceeded, as soon as it is not busy; 0: none */
     char leader[MCD_ADDRESS_TEXT_MAX];
     uint64_t leader_token;
+    uint64_t seen;           /* the greatest token of a leader that it has heard of */
     struct mco_directory *d; /* NULL: it does not lead */
     uint64_t token;          /* of this reign, or of the last one */
     uint64_t polled;         /* ns: when its clock was last looked at */

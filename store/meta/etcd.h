@@ -72,6 +72,7 @@ struct mcm_lead {
     uint64_t look_at, renew_at;
     unsigned failures;
     bool absent;            /* nobody led when last looked */
+    bool forgetting;        /* with the key that is being written goes what was noted */
     uint64_t noted, noting; /* of note_new: is there; is being written */
     uint64_t note_at;       /* not before */
     char key[MCM_KEY_MAX];

@@ -9,7 +9,7 @@
  * earlier life's, or a late write of its own: it is replaced, which is a later revision.
  *
  * An etcd that was emptied begins with small revisions again. Agents remember the greatest token; the leader that hears of a greater one
- * than its own writes its key again with a base that lifts it above.
+ * than its own writes its key again with a base that lifts it above, and forgets with it who was noted to have objects.
  */
 #include "etcd.h"
 
@@ -292,6 +292,11 @@ static void taken(struct mcm_service *s, struct mcm_call *c)
     } else if (revision && mcm_json_bool(c->json, "succeeded", &bad) && !bad) {
         l->modified = revision;
         l->token = l->base + revision;
+        if (l->forgetting) {
+            pthread_mutex_lock(&s->lock);
+            s->lead.emptied = false;
+            pthread_mutex_unlock(&s->lock);
+        }
         list(s, mcm_now());
     } else if (l->leading) {
         lost(s, "its key was written by another");
@@ -300,13 +305,14 @@ static void taken(struct mcm_service *s, struct mcm_call *c)
     }
 }
 
-/* modified: of the key that is replaced; 0: there must be none. */
-static void take(struct mcm_service *s, uint64_t modified, uint64_t base, uint64_t now)
+/* modified: of the key that is replaced; 0: there must be none. forget: what is noted goes with it. */
+static void take(struct mcm_service *s, uint64_t modified, uint64_t base, bool forget, uint64_t now)
 {
     struct mcm_lead *l = lead_of(s);
     uint64_t limit = l->ends > now ? l->ends - now : 1;
     struct mcm_call *c = mcm_etcd_call(
         s, "/v3/kv/txn", now + (limit < s->o.timeout_ms ? limit : s->o.timeout_ms), taken, NULL);
+    struct mcm_text key = {0};
 
     if (!c) {
         failed(s);
@@ -325,8 +331,18 @@ static void take(struct mcm_service *s, uint64_t modified, uint64_t base, uint64
     mcm_etcd_bytes(&c->body, "key", l->key, strlen(l->key));
     mcm_text_add(&c->body, ",");
     add_value(s, &c->body, base);
-    mcm_text_add(&c->body, ",\"lease\":\"%" PRId64 "\"}}]}", l->lease);
+    mcm_text_add(&c->body, ",\"lease\":\"%" PRId64 "\"}}", l->lease);
+    if (forget) {
+        mcm_text_add(&key, "%s/store/members", s->o.prefix);
+        mcm_text_add(&c->body, ",{\"request_delete_range\":{");
+        mcm_etcd_bytes(&c->body, "key", key.at, key.size);
+        mcm_text_add(&c->body, "}}");
+        c->body.failed = c->body.failed || key.failed;
+        mcm_text_fini(&key);
+    }
+    mcm_text_add(&c->body, "]}");
     l->base = base;
+    l->forgetting = forget;
     c->urgent = true;
     l->busy = true;
     mcm_call_start(s, c);
@@ -452,7 +468,7 @@ static void seen(struct mcm_service *s, struct mcm_kv *kv, bool candidate)
     } else if (own && candidate && !l->lease) {
         grant(s, now);
     } else if (own && candidate) {
-        take(s, kv->modified, base, now); /* what an earlier life of this agent has left */
+        take(s, kv->modified, base, false, now); /* what an earlier life of this agent has left */
     } else {
         publish(s, good ? &leader : &(struct mcm_leader){0});
         look(s, mcm_jitter(s, LOOK_MS));
@@ -477,7 +493,7 @@ static void empty(struct mcm_service *s, bool candidate)
     else if (!l->lease)
         grant(s, mcm_now());
     else
-        take(s, 0, 0, mcm_now());
+        take(s, 0, 0, false, mcm_now());
 }
 
 static void looked(struct mcm_service *s, struct mcm_call *c)
@@ -531,13 +547,14 @@ static void ask(struct mcm_service *s, uint64_t now)
 void mcm_lead_tick(struct mcm_service *s, uint64_t now)
 {
     struct mcm_lead *l = lead_of(s);
-    bool wanted, hurry, notes;
+    bool wanted, hurry, notes, emptied;
     uint64_t raise;
 
     pthread_mutex_lock(&s->lock);
     wanted = s->lead.wanted;
     hurry = s->lead.hurry;
     raise = s->lead.raise;
+    emptied = s->lead.emptied;
     s->lead.hurry = false;
     notes = s->lead.note && s->lead.note_new != l->noted;
     pthread_mutex_unlock(&s->lock);
@@ -557,7 +574,7 @@ void mcm_lead_tick(struct mcm_service *s, uint64_t now)
     if (l->busy)
         return;
     if (l->leading && raise >= l->token) {
-        take(s, l->modified, raise, now);
+        take(s, l->modified, raise, emptied, now);
     } else if (l->leading && now >= l->renew_at) {
         renew(s, now);
     } else if (l->leading && notes && now >= l->note_at) {

@@ -383,13 +383,14 @@ void mcm_lead_hurry(struct mcm *m)
     mcm_service_wake(m->service);
 }
 
-void mcm_lead_raise(struct mcm *m, uint64_t token)
+void mcm_lead_raise(struct mcm *m, uint64_t token, bool emptied)
 {
     if (m->backend != MCM_ETCD)
         return;
     pthread_mutex_lock(&m->service->lock);
     if (token > m->service->lead.raise)
         m->service->lead.raise = token;
+    m->service->lead.emptied |= emptied;
     pthread_mutex_unlock(&m->service->lock);
     mcm_service_wake(m->service);
 }

@@ -139,8 +139,10 @@ int mcm_lead(struct mcm *m, bool candidate);
 void mcm_lead_get(struct mcm *m, struct mcm_leader *out);
 /* The leader does not answer: looks now whether it is another one. */
 void mcm_lead_hurry(struct mcm *m);
-/* This agent leads with a token that is not above `token`, which somebody has seen (etcd has lost its history): takes a greater one. */
-void mcm_lead_raise(struct mcm *m, uint64_t token);
+/* This agent leads with a token that is not above `token`, and takes a greater one. emptied: it is another agent that has seen that
+ * token, so etcd has lost its history; with the same transaction goes what has been noted since (mcm_lead_note()), because whoever
+ * has objects need not be in it. */
+void mcm_lead_raise(struct mcm *m, uint64_t token, bool emptied);
 /* Agents with a store when the lead was taken: those that are named there now (their keys PREFIX/store/holders/ADDRESS) and those that
  * the leader before has noted. Their number; *out is an array to be freed, NULL when there are none. */
 size_t mcm_lead_holders(struct mcm *m, char (**out)[MCM_ADDRESS_MAX]);

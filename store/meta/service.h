@@ -123,6 +123,7 @@ struct mcm_service {
     struct {                /* lead.c */
         bool wanted, candidate, hurry;
         uint64_t raise; /* a token that the lead has to be above; 0: none */
+        bool emptied;   /* what is noted goes when that is done */
         struct mcm_leader known;
         char (*holders)[MCM_ADDRESS_MAX];
         size_t nholders;

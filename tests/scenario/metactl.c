@@ -207,7 +207,7 @@ static bool command(char *line)
         return true;
     }
     if (strcmp(word[0], "raise") == 0) {
-        mcm_lead_raise(meta, strtoull(word[2], NULL, 10));
+        mcm_lead_raise(meta, strtoull(word[2], NULL, 10), strcmp(word[3], "emptied") == 0);
         return true;
     }
     decode(word[2]);

@@ -129,9 +129,13 @@ def an_emptied_etcd_starts_above():
     etcd = Etcd()
     t = Trio(etcd)
     first, a = await_(lambda: one_of(t.all), "a leader")
-    first.post("raise", 5000)
-    await_(lambda: asked(first).token > 5000 and leads(first), "a greater token")
-    await_(lambda: all(asked(m).token == asked(first).token for m in t.all), "all know it")
+    members = "mcshm/store/members"
+    etcd.ctl("put", members, "127.0.0.1:7300")
+    for token, how, left in (3000, "doubt", members), (5000, "emptied", ""):
+        first.post("raise", token, how)
+        await_(lambda: asked(first).token > token and leads(first), "a greater token")
+        await_(lambda: all(asked(m).token == asked(first).token for m in t.all), "all know it")
+        equal(etcd.ctl("get", members, "--keys-only").strip(), left, "what was noted after it was raised in " + how)
     etcd.stop()
 
 
