@@ -26,7 +26,8 @@ B := build$(if $(SAN),/$(SAN),$(if $(FAIL),/fail))
 comma := ,
 
 CC ?= gcc
-OPT ?= -O2
+OPT ?= $(if $(filter address thread,$(SAN)),-O1,-O2)
+FORTIFY ?= $(if $(SAN),0,2)
 ifeq ($(SAN),fuzz)
 SANFLAGS := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer \
             -DMCS_TICKS_SIMULATED -w
@@ -41,7 +42,7 @@ WARN := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-protot
 # baseline of the architecture, wider instructions are chosen at run time.
 DPDK_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags-only-I libdpdk 2>/dev/null | tr ' ' '\n' | grep dpdk))
 CFLAGS += -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -pthread $(WARN) $(SANFLAGS) 
-CPPFLAGS += -D_GNU_SOURCE -D_FORTIFY_SOURCE=$(if $(SAN),0,2) $(if $(SAN)$(FAIL),-DMCS_FAILPOINTS) -I. -Ilib -I$B/gen $(DPDK_CFLAGS)
+CPPFLAGS += -D_GNU_SOURCE -D_FORTIFY_SOURCE=$(FORTIFY) $(if $(SAN)$(FAIL),-DMCS_FAILPOINTS) -I. -Ilib -I$B/gen $(DPDK_CFLAGS)
 LDFLAGS += -pthread $(SANFLAGS) -Wl,--as-needed
 # The toolkit's header where it is late enough, else our own declarations (shm/cuda_own.h).
 CUDA_LATE := $(shell printf '\043include <cuda.h>\n\043if CUDA_VERSION >= 13000\nlate\n\043endif\n' | $(CC) $(CPPFLAGS) -E -P - 2>/dev/null | tail -n 1)
@@ -82,6 +83,13 @@ all: $(programs) $(libraries)
 $B/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+
+# What is tested is compiled as it is used; the tests themselves need not be fast, and optimizing their assertions, most of
+# all under sanitizers, takes longer than all the rest.
+ifneq ($(SAN),fuzz)
+$B/obj/tests/%.o: OPT = -O0
+$B/obj/tests/%.o: FORTIFY = 0
+endif
 
 # Messages between agents: made from daemon/peer.proto, and not held to our warnings.
 messages := $B/gen/daemon/peer.pb-c.h

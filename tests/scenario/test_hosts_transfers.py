@@ -183,8 +183,9 @@ def economy(c, s, owner, a):
     before = c.agent.host.bytes()
     whole(c.read(a, s, owner.at, size), size, "a read")
     received, sent = (now - then for now, then in zip(c.agent.host.bytes(), before))
-    check(size <= received <= 1.02 * size + 100000, f"a read of {size} bytes took {received} bytes")
-    check(sent < 0.02 * size + 100000, f"a read of {size} bytes sent {sent} bytes")
+    # a header of 66 bytes for each 1,448 of data where the kernel finds nothing to put together
+    check(size <= received <= 1.06 * size + 100000, f"a read of {size} bytes took {received} bytes")
+    check(sent < 0.06 * size + 100000, f"a read of {size} bytes sent {sent} bytes")
     for n in 64, 4096:
         took = []
         for _ in range(200):

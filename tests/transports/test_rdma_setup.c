@@ -208,7 +208,7 @@ static void check_keys(struct host *h, const struct mct_rdma_memory *m,
     for (unsigned i = 0; i < n; i++) {
         struct mct_rdma_nic nic;
         const uint32_t *keys;
-        char name[16];
+        char name[24];
         uint64_t id = 0;
 
         mct_rdma_nic(h->r, i, &nic);
