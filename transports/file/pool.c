@@ -120,7 +120,7 @@ static int create(void *context, unsigned depth, void *memory, size_t size, int 
                   char *error, size_t error_size)
 {
     struct pool *p = calloc(1, sizeof(*p));
-    int res;
+    int res = 0;
 
     (void)context;
     (void)depth;
