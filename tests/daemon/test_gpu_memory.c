@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* long */
 /* GPU memory as clients ask an agent for it, over a driver that the test plays: when what is asked of it, counted and given back. */
 #include "gpu_agent.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* long */
 /* Memory of clients and the RDMA devices that it is registered with: when, how, and until when. */
 #include <sys/resource.h>
 

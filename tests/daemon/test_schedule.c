@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* long */
 /* Which rail carries what, and who goes first: in simulated time, so that nothing here depends on
  * the machine. Rates are bytes a ns. */
 #include "daemon/tenant.h"

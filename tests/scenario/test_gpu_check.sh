@@ -1,5 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# beside others
+# long
 # scripts/gpu-check.sh: a bundle of at most 50 MiB that runs without anything of this tree, of its environment and of io_uring; without a
 # GPU it says so; what fails on the double fails it; nothing is left of its processes.
 . "$(dirname "$0")/lib.sh"

@@ -1,5 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# beside others
+# long
 #
 # The models of the protocols in shared memory hold, and every mutant of them fails.
 set -euo pipefail

@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# beside others
 # The transfers and the promise once more: with two engines, with engines that never sleep, with one core
 # for everything.
 . "$(dirname "$0")/lib.sh"

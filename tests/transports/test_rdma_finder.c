@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* long */
 /* Devices that come after the start. They are looked for every ten seconds, which these tests wait for. */
 #include "tests/fake-verbs/fake.h"
 #include "rdma_nics.h"

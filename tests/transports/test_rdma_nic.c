@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* long */
 /* Nics and their threads: lists, events, opening again, faults. */
 #include "tests/fake-verbs/fake.h"
 #include "rdma_nics.h"
