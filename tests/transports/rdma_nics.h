@@ -105,9 +105,9 @@ static inline void end(void)
 /* Runs until the condition holds. */
 #define AWAIT(condition)                                                                           \
     do {                                                                                           \
-        uint64_t until_ = mct_rdma_ms() + WAIT_MS;                                                 \
+        uint64_t until_ = mct_ms() + WAIT_MS;                                                      \
         while (!(condition)) {                                                                     \
-            cr_assert_lt(mct_rdma_ms(), until_, "%s", #condition);                                 \
+            cr_assert_lt(mct_ms(), until_, "%s", #condition);                                      \
             turn();                                                                                \
         }                                                                                          \
     } while (0)

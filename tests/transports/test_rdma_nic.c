@@ -369,14 +369,14 @@ Test(rdma_lives, a_nic_that_hangs_at_the_end_is_left_to_its_thread, .timeout = 6
     mct_rdma_ops.fini(instance);
     fake_block(FAKE_ANY, d);
     cr_assert(fake_await_blocked(d, 1)); /* the look at its port */
-    began = mct_rdma_ms();
+    began = mct_ms();
     mct_rdma_destroy(rdma);
-    cr_assert_lt(mct_rdma_ms() - began, 15000);
+    cr_assert_lt(mct_ms() - began, 15000);
     cr_assert(strstr(logged, "did not answer") != NULL, "%s", logged);
     cr_assert_eq(fake_count(FAKE_CONTEXT, NULL), 1);
     fake_unblock(d);
-    for (began = mct_rdma_ms(); fake_count(FAKE_CONTEXT, NULL) != 0; usleep(1000))
-        cr_assert_lt(mct_rdma_ms() - began, WAIT_MS);
+    for (began = mct_ms(); fake_count(FAKE_CONTEXT, NULL) != 0; usleep(1000))
+        cr_assert_lt(mct_ms() - began, WAIT_MS);
     cr_assert_eq(fake_leaks(), 0);
 }
 
@@ -503,13 +503,13 @@ Test(rdma_faults, sixteen_in_a_row_put_a_nic_out_for_a_while, .timeout = 60)
     turn();
     cr_assert_eq(nic(0).state, MCT_RDMA_UP);
     cr_assert_eq(nic(0).faults, 45);
-    began = mct_rdma_ms();
+    began = mct_ms();
     for (int i = 0; i < 16; i++)
         mct_rdma_fault(p->port);
     AWAIT(nic(0).state == MCT_RDMA_DOWN);
     cr_assert(strstr(nic(0).why, "16 faults") != NULL, "%s", nic(0).why);
     AWAIT(nic(0).state == MCT_RDMA_UP);
-    cr_assert_geq(mct_rdma_ms() - began, 4900);
+    cr_assert_geq(mct_ms() - began, 4900);
     /* once more, and it is out for twice as long; a success clears the count */
     mct_rdma_fault(p->port);
     AWAIT(nic(0).state == MCT_RDMA_DOWN);
@@ -536,7 +536,7 @@ Test(rdma_faults, one_that_is_unplugged_while_it_is_out_leaves_its_thread_asleep
     d = fake_add("fake0");
     begin();
     p = new_pair(0);
-    began = mct_rdma_ms();
+    began = mct_ms();
     for (int i = 0; i < 16; i++)
         mct_rdma_fault(p->port);
     AWAIT(nic(0).state == MCT_RDMA_DOWN);
@@ -544,10 +544,10 @@ Test(rdma_faults, one_that_is_unplugged_while_it_is_out_leaves_its_thread_asleep
     fake_remove(d);
     AWAIT(nic(0).state == MCT_RDMA_CLOSED);
     AWAIT(fake_count(FAKE_CONTEXT, NULL) == 0);
-    AWAIT(mct_rdma_ms() - began > 5500); /* it would have come back by now */
+    AWAIT(mct_ms() - began > 5500); /* it would have come back by now */
     used = cpu_ms();
-    began = mct_rdma_ms();
-    AWAIT(mct_rdma_ms() - began > 2000);
+    began = mct_ms();
+    AWAIT(mct_ms() - began > 2000);
     cr_assert_lt(cpu_ms() - used, 500, "it waits for the device without working");
     end();
 }

@@ -22,6 +22,7 @@
 #include <sys/types.h>
 
 #include "internal.h"
+#include "transports/thread.h"
 
 enum mct_rdma_job_kind {
     MCT_RDMA_JOB_REGISTER,
@@ -248,15 +249,10 @@ struct mct_rdma {
 #define MCT_RDMA_LOG_WARNING 1
 #define MCT_RDMA_LOG_INFO 2
 
-uint64_t mct_rdma_ms(void); /* CLOCK_MONOTONIC */
 void mct_rdma_jobs_put(struct mct_rdma_jobs *q, struct mct_rdma_job *j);
 struct mct_rdma_job *mct_rdma_jobs_take(struct mct_rdma_jobs *q);
-void mct_rdma_kick(int fd); /* an eventfd */
 /* A sentence for a job's result. */
 char *mct_rdma_text(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* 0, or a negative errno: a new thread with all signals blocked. */
-int mct_rdma_thread(pthread_t *out, void *(*work)(void *), void *arg, const char *name);
-void mct_rdma_cond_init(pthread_cond_t *c); /* waits by CLOCK_MONOTONIC */
 /* Random and not 0; also where the kernel has no random bytes yet. */
 uint64_t mct_rdma_random(void);
 

@@ -72,7 +72,7 @@ static int note(struct mct_rdma *r, struct ibv_device *device, unsigned port)
         f = &r->found[r->nfound++];
         f->port = port;
         snprintf(f->device, sizeof(f->device), "%s", ibv_get_device_name(device));
-        mct_rdma_kick(r->fd);
+        mct_kick(r->fd);
     }
     pthread_mutex_unlock(&r->lock);
     return 0;
@@ -82,19 +82,18 @@ static void *look(void *rdma)
 {
     struct mct_rdma *r = rdma;
     struct timespec ts;
-    uint64_t due = mct_rdma_ms() + LOOK_MS;
+    uint64_t due = mct_ms() + LOOK_MS;
 
     pthread_mutex_lock(&r->lock);
     while (!r->stop && !r->full) {
-        if (mct_rdma_ms() < due) {
-            ts.tv_sec = (time_t)(due / 1000u);
-            ts.tv_nsec = (long)(due % 1000u) * 1000000;
+        if (mct_ms() < due) {
+            ts = mct_until(due);
             pthread_cond_timedwait(&r->find, &r->lock, &ts);
             continue;
         }
         pthread_mutex_unlock(&r->lock);
         (void)mct_rdma_find(r, note); /* out of memory: the next time */
-        due = mct_rdma_ms() + LOOK_MS;
+        due = mct_ms() + LOOK_MS;
         pthread_mutex_lock(&r->lock);
     }
     pthread_mutex_unlock(&r->lock);
@@ -103,7 +102,7 @@ static void *look(void *rdma)
 
 int mct_rdma_finder_start(struct mct_rdma *r)
 {
-    int res = mct_rdma_thread(&r->finder, look, r, "rdma-find");
+    int res = mct_thread_start(&r->finder, look, r, "rdma-find");
 
     r->finding = res == 0;
     return res;

@@ -118,7 +118,7 @@ static void share(struct work *w, void *(*what)(void *))
     unsigned n = 0, i;
 
     while (n < THREADS - 1 && n + 1 < w->reg->nchunks &&
-           mct_rdma_thread(&helpers[n], what, w, "rdma-pin") == 0)
+           mct_thread_start(&helpers[n], what, w, "rdma-pin") == 0)
         n++;
     what(w);
     for (i = 0; i < n; i++)
@@ -240,7 +240,7 @@ static void end_use(struct mct_rdma_device *d)
 {
     pthread_mutex_lock(&d->rdma->lock);
     if (--d->uses == 0 && d->dead)
-        mct_rdma_kick(d->kick_fd);
+        mct_kick(d->kick_fd);
     pthread_mutex_unlock(&d->rdma->lock);
 }
 
@@ -300,12 +300,12 @@ bool mct_rdma_deregister(struct mct_rdma_device *d, struct mct_rdma_job *j)
     if (w.res == 0) {
         /* the context may be closed from now on */
         if (mcs_load_relaxed(&d->memory_regions) == 0)
-            mct_rdma_kick(d->kick_fd);
+            mct_kick(d->kick_fd);
         return true;
     }
     if (w.res == -EIO || w.res == -ENODEV || w.res == -ENXIO)
         mct_rdma_nic_suspect(d);
-    now = mct_rdma_ms();
+    now = mct_ms();
     if (j->since == 0) {
         j->since = now;
         j->step_ms = BUSY_MIN_MS;
@@ -370,7 +370,7 @@ void mct_rdma_memory_advance(struct mct_rdma *r, struct mct_rdma_memory *m)
     m->ripe = true;
     m->ripe_next = r->ripe;
     r->ripe = m;
-    mct_rdma_kick(r->fd);
+    mct_kick(r->fd);
 }
 
 void mct_rdma_memory_result(struct mct_rdma *r, struct mct_rdma_job *j)

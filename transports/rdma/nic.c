@@ -29,7 +29,7 @@ void mct_rdma_fault(struct mct_rdma_port *p)
 
     mcs_fetch_add(&d->faults, 1);
     if (mcs_fetch_add(&d->faults_in_row, 1) + 1 >= FAULTS_IN_ROW)
-        mct_rdma_kick(d->kick_fd);
+        mct_kick(d->kick_fd);
 }
 
 void mct_rdma_fine(struct mct_rdma_port *p)
@@ -44,7 +44,7 @@ void mct_rdma_nic_suspect(struct mct_rdma_device *d)
     pthread_mutex_lock(&d->rdma->lock);
     d->suspect = true;
     pthread_mutex_unlock(&d->rdma->lock);
-    mct_rdma_kick(d->kick_fd);
+    mct_kick(d->kick_fd);
 }
 
 /* ---- what is shown ------------------------------------------------------------------- */
@@ -86,7 +86,7 @@ static void settle(struct mct_rdma_device *d)
     pthread_mutex_lock(&d->rdma->lock);
     if (!d->settled) {
         d->settled = true;
-        mct_rdma_kick(d->rdma->fd);
+        mct_kick(d->rdma->fd);
     }
     pthread_mutex_unlock(&d->rdma->lock);
 }
@@ -166,7 +166,7 @@ out:
 static bool faults_tell(const struct mct_rdma_device *d)
 {
     if (d->out_until != 0)
-        return mct_rdma_ms() >= d->out_until;
+        return mct_ms() >= d->out_until;
     /* one more fault after its return is enough, unless something came through before */
     return mcs_load_relaxed(&d->faults_in_row) >= FAULTS_IN_ROW &&
            mcs_load_relaxed(&d->faults) != d->out_faults;
@@ -175,7 +175,7 @@ static bool faults_tell(const struct mct_rdma_device *d)
 /* Are there faults enough to put it out, or is it out? The reason into n->why. */
 static bool put_out(struct mct_rdma_device *d, struct mct_rdma_nic *n)
 {
-    uint64_t now = mct_rdma_ms(), faults = mcs_load_relaxed(&d->faults);
+    uint64_t now = mct_ms(), faults = mcs_load_relaxed(&d->faults);
 
     if (d->out_until != 0 && now >= d->out_until) {
         d->out_until = 0;
@@ -221,10 +221,10 @@ static int look(struct mct_rdma_device *d, bool all)
     res = -ibv_query_port(d->context, d->port, &a);
     if (res != 0)
         return res;
-    if (!all && d->looked_all != 0 && mct_rdma_ms() - d->looked_all < LOOK_ALL_MS &&
+    if (!all && d->looked_all != 0 && mct_ms() - d->looked_all < LOOK_ALL_MS &&
         memcmp(&a, &d->seen, sizeof(a)) == 0)
         return 0;
-    d->looked_all = mct_rdma_ms();
+    d->looked_all = mct_ms();
     d->seen = a;
     n.id = d->id;
     n.infiniband = a.link_layer == IBV_LINK_LAYER_INFINIBAND;
@@ -469,7 +469,7 @@ static void try_open(struct mct_rdma_device *d)
     int res = open_device(d, why, sizeof(why));
 
     if (res == 0) {
-        d->opened = mct_rdma_ms();
+        d->opened = mct_ms();
         d->phase = MCT_RDMA_PHASE_OPENING;
         d->due = d->opened + LOOK_MS;
         d->out_until = 0;
@@ -486,7 +486,7 @@ static void try_open(struct mct_rdma_device *d)
     }
     show_closed(d, why);
     settle(d);
-    d->due = mct_rdma_ms() + d->backoff * 1000u;
+    d->due = mct_ms() + d->backoff * 1000u;
     d->backoff = d->backoff * 2 < BACKOFF_MAX_S ? d->backoff * 2 : BACKOFF_MAX_S;
 }
 
@@ -510,7 +510,7 @@ void mct_rdma_nic_lose(struct mct_rdma_device *d, const char *why)
         mct_rdma_pair_fail(d, pair);
     for (port = d->ports; port != NULL; port = port->next)
         mct_rdma_port_fail(d, port);
-    if (mct_rdma_ms() - d->opened > BACKOFF_MAX_S * 1000u)
+    if (mct_ms() - d->opened > BACKOFF_MAX_S * 1000u)
         d->backoff = 1;
 }
 
@@ -526,7 +526,7 @@ static bool try_close(struct mct_rdma_device *d)
         return false;
     close_context(d);
     d->phase = MCT_RDMA_PHASE_CLOSED;
-    d->due = mct_rdma_ms() + d->backoff * 1000u;
+    d->due = mct_ms() + d->backoff * 1000u;
     d->backoff = d->backoff * 2 < BACKOFF_MAX_S ? d->backoff * 2 : BACKOFF_MAX_S;
     return true;
 }
@@ -609,7 +609,7 @@ static void look_again(struct mct_rdma_device *d, bool all)
     char why[MCT_RDMA_TEXT_MAX];
     int res;
 
-    d->due = mct_rdma_ms() + LOOK_MS;
+    d->due = mct_ms() + LOOK_MS;
     if (unplugged(d)) {
         mct_rdma_nic_lose(d, "the device was taken away");
         return;
@@ -656,7 +656,7 @@ static void do_jobs(struct mct_rdma_device *d)
 
 static int wait_ms(const struct mct_rdma_device *d)
 {
-    uint64_t now = mct_rdma_ms(), due = d->due;
+    uint64_t now = mct_ms(), due = d->due;
 
     if (d->phase == MCT_RDMA_PHASE_CLOSING)
         return (int)LOOK_MS;
@@ -682,7 +682,7 @@ static void wait_for_something(struct mct_rdma_device *d)
 /* The agent's end: everything goes, whether engines have let it go or not, for there are none any more. */
 static void end_device(struct mct_rdma_device *d)
 {
-    uint64_t end = mct_rdma_ms() + END_MS;
+    uint64_t end = mct_ms() + END_MS;
     bool moving;
 
     mct_rdma_nic_lose(d, "the agent ends");
@@ -702,7 +702,7 @@ static void end_device(struct mct_rdma_device *d)
             mct_rdma_pair_reap(d, true);
         if (try_close(d))
             break;
-        if (mct_rdma_ms() >= end) {
+        if (mct_ms() >= end) {
             if (d->rdma->options.log != NULL)
                 d->rdma->options.log(MCT_RDMA_LOG_WARNING,
                                      "RDMA device %s is left open at the end: %llu memory regions, "
@@ -728,7 +728,7 @@ void *mct_rdma_nic_thread(void *device)
     bool stop = false, ready, suspect;
 
     while (!stop) {
-        if (d->phase == MCT_RDMA_PHASE_CLOSED && mct_rdma_ms() >= d->due)
+        if (d->phase == MCT_RDMA_PHASE_CLOSED && mct_ms() >= d->due)
             try_open(d);
         wait_for_something(d);
         pthread_mutex_lock(&d->rdma->lock);
@@ -748,7 +748,7 @@ void *mct_rdma_nic_thread(void *device)
         if (d->phase == MCT_RDMA_PHASE_OPENING || d->phase == MCT_RDMA_PHASE_OPEN) {
             if (suspect || d->due == 0 || faults_tell(d))
                 look_again(d, true);
-            else if (mct_rdma_ms() >= d->due)
+            else if (mct_ms() >= d->due)
                 look_again(d, false);
         }
         if (d->phase == MCT_RDMA_PHASE_OPEN)

@@ -49,7 +49,7 @@ static void ask(struct mct_rdma_pair *p, uint32_t stage)
     do
         p->ask_next = first;
     while (!mcs_compare_exchange(&d->asks, &first, p));
-    mct_rdma_kick(d->kick_fd);
+    mct_kick(d->kick_fd);
 }
 
 void mct_rdma_pair_ask(struct mct_rdma_pair *p, enum mct_rdma_stage stage)
@@ -67,7 +67,7 @@ void mct_rdma_port_put(struct mct_rdma_port *p)
     struct mct_rdma_device *d = p->device;
 
     mcs_store_release(&p->engine, NULL); /* mct_rdma_pair_reap() */
-    mct_rdma_kick(d->kick_fd);
+    mct_kick(d->kick_fd);
 }
 
 void mct_rdma_instance_gone(struct mct_rdma *r, struct mct *instance)
@@ -95,15 +95,14 @@ void mct_rdma_instance_gone(struct mct_rdma *r, struct mct *instance)
         mct_rdma_jobs_put(&d->jobs, j);
         tickets[i] = ++d->posted;
         pthread_mutex_unlock(&r->lock);
-        mct_rdma_kick(d->kick_fd);
+        mct_kick(d->kick_fd);
     }
     pthread_mutex_lock(&r->lock);
     for (i = 0; i < n; i++) {
         d = r->devices[i];
-        end = mct_rdma_ms() + GONE_MS;
-        ts.tv_sec = (time_t)(end / 1000u);
-        ts.tv_nsec = (long)(end % 1000u) * 1000000;
-        while (d->handled < tickets[i] && mct_rdma_ms() < end)
+        end = mct_ms() + GONE_MS;
+        ts = mct_until(end);
+        while (d->handled < tickets[i] && mct_ms() < end)
             pthread_cond_timedwait(&d->some, &r->lock, &ts);
         hangs = hangs || d->handled < tickets[i];
     }
@@ -119,7 +118,7 @@ void mct_rdma_instance_gone(struct mct_rdma *r, struct mct *instance)
 
 static void wake(const struct mct_rdma_nic_port *port)
 {
-    mct_rdma_kick(port->wake_fd);
+    mct_kick(port->wake_fd);
 }
 
 /* What a destructor said. The kernel refuses with EIO once a device is unplugged: its driver has stopped it by then, and

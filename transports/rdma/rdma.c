@@ -4,14 +4,12 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 
 /* A device that needs longer to open is taken as closed until it is. */
@@ -21,14 +19,6 @@
 
 /* Those whose threads did not end in time: theirs, but never lost sight of. Control thread. */
 static struct mct_rdma *abandoned;
-
-uint64_t mct_rdma_ms(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000u + (uint64_t)ts.tv_nsec / 1000000u;
-}
 
 void mct_rdma_jobs_put(struct mct_rdma_jobs *q, struct mct_rdma_job *j)
 {
@@ -53,15 +43,6 @@ struct mct_rdma_job *mct_rdma_jobs_take(struct mct_rdma_jobs *q)
     return j;
 }
 
-void mct_rdma_kick(int fd)
-{
-    const uint64_t one = 1;
-
-    /* full is as good as written: it is readable */
-    while (write(fd, &one, sizeof(one)) < 0 && errno == EINTR)
-        continue;
-}
-
 char *mct_rdma_text(const char *format, ...)
 {
     char text[MCT_RDMA_TEXT_MAX];
@@ -73,38 +54,13 @@ char *mct_rdma_text(const char *format, ...)
     return strdup(text);
 }
 
-int mct_rdma_thread(pthread_t *out, void *(*work)(void *), void *arg, const char *name)
-{
-    sigset_t all, before;
-    int res;
-
-    /* signals are the control thread's */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    res = -pthread_create(out, NULL, work, arg);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (res == 0)
-        pthread_setname_np(*out, name);
-    return res;
-}
-
-void mct_rdma_cond_init(pthread_cond_t *c)
-{
-    pthread_condattr_t attr;
-
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(c, &attr);
-    pthread_condattr_destroy(&attr);
-}
-
 uint64_t mct_rdma_random(void)
 {
     static uint64_t count;
     uint64_t id = 0;
 
     if (getrandom(&id, sizeof(id), GRND_NONBLOCK) != (ssize_t)sizeof(id) || id == 0)
-        id = (mct_rdma_ms() << 24) ^ mcs_ticks() ^ mcs_fetch_add(&count, 1) << 56;
+        id = (mct_ms() << 24) ^ mcs_ticks() ^ mcs_fetch_add(&count, 1) << 56;
     return id != 0 ? id : 1;
 }
 
@@ -114,14 +70,14 @@ void mct_rdma_result(struct mct_rdma_job *j)
 
     pthread_mutex_lock(&r->lock);
     mct_rdma_jobs_put(&r->results, j);
-    mct_rdma_kick(r->fd);
+    mct_kick(r->fd);
     pthread_mutex_unlock(&r->lock);
 }
 
 void mct_rdma_note(struct mct_rdma_device *d, unsigned notes)
 {
     d->notes |= notes;
-    mct_rdma_kick(d->rdma->fd);
+    mct_kick(d->rdma->fd);
 }
 
 void mct_rdma_post(struct mct_rdma_device *d, struct mct_rdma_job *j)
@@ -131,7 +87,7 @@ void mct_rdma_post(struct mct_rdma_device *d, struct mct_rdma_job *j)
     mct_rdma_jobs_put(&d->jobs, j);
     d->posted++;
     pthread_mutex_unlock(&d->rdma->lock);
-    mct_rdma_kick(d->kick_fd);
+    mct_kick(d->kick_fd);
 }
 
 /* ---- devices ------------------------------------------------------------------------ */
@@ -156,7 +112,7 @@ static int device_create(struct mct_rdma *r, const char *device, unsigned port,
     *out = NULL;
     if (d == NULL)
         return -ENOMEM;
-    mct_rdma_cond_init(&d->some);
+    mct_cond_init(&d->some);
     mct_rdma_worker_init(&d->registering, d);
     mct_rdma_worker_init(&d->deregistering, d);
     mct_rdma_worker_init(&d->connecting, d);
@@ -195,7 +151,7 @@ static int device_start(struct mct_rdma_device *d)
     if (res != 0)
         return res;
     snprintf(name, sizeof(name), "rdma-nic%u", d->index);
-    res = mct_rdma_thread(&d->thread, mct_rdma_nic_thread, d, name);
+    res = mct_thread_start(&d->thread, mct_rdma_nic_thread, d, name);
     d->started = res == 0;
     return res;
 }
@@ -204,28 +160,10 @@ static int device_start(struct mct_rdma_device *d)
 static void device_stop(struct mct_rdma_device *d)
 {
     d->stop = true;
-    mct_rdma_kick(d->kick_fd);
+    mct_kick(d->kick_fd);
     pthread_cond_broadcast(&d->registering.wake);
     pthread_cond_broadcast(&d->deregistering.wake);
     pthread_cond_broadcast(&d->connecting.wake);
-}
-
-static bool join_until(pthread_t thread, uint64_t end)
-{
-    uint64_t now = mct_rdma_ms(), ms = end > now ? end - now : 0;
-    struct timespec ts;
-
-    clock_gettime(CLOCK_REALTIME, &ts);
-    ts.tv_sec += (time_t)(ms / 1000u);
-    ts.tv_nsec += (long)(ms % 1000u) * 1000000;
-    if (ts.tv_nsec >= 1000000000) {
-        ts.tv_sec++;
-        ts.tv_nsec -= 1000000000;
-    }
-    if (pthread_timedjoin_np(thread, NULL, &ts) == 0)
-        return true;
-    pthread_detach(thread);
-    return false;
 }
 
 static bool join_worker(const struct mct_rdma_worker *w, uint64_t end)
@@ -233,7 +171,7 @@ static bool join_worker(const struct mct_rdma_worker *w, uint64_t end)
     bool all = true;
 
     for (unsigned i = 0; i < w->n; i++)
-        all = join_until(w->threads[i], end) && all;
+        all = mct_thread_join(w->threads[i], end) && all;
     return all;
 }
 
@@ -243,7 +181,7 @@ static bool device_join(struct mct_rdma_device *d, uint64_t end)
     bool all = true;
 
     if (d->started)
-        all = join_until(d->thread, end);
+        all = mct_thread_join(d->thread, end);
     all = join_worker(&d->registering, end) && all;
     all = join_worker(&d->deregistering, end) && all;
     all = join_worker(&d->connecting, end) && all;
@@ -326,7 +264,7 @@ static void memories_registered(struct mct_rdma_device *d)
     pthread_mutex_lock(&d->rdma->lock);
     d->ready = true;
     pthread_mutex_unlock(&d->rdma->lock);
-    mct_rdma_kick(d->kick_fd);
+    mct_kick(d->kick_fd);
 }
 
 static void handle_notes(struct mct_rdma *r, struct mct_rdma_device *d, unsigned notes, uint64_t id)
@@ -351,7 +289,7 @@ static void handle_notes(struct mct_rdma *r, struct mct_rdma_device *d, unsigned
         pthread_mutex_lock(&r->lock);
         d->forgotten = true;
         pthread_mutex_unlock(&r->lock);
-        mct_rdma_kick(d->kick_fd);
+        mct_kick(d->kick_fd);
     }
     if ((notes & MCT_RDMA_NOTE_CHANGED) && !r->quiet && r->host.changed != NULL)
         r->host.changed(r->host.context, d->index);
@@ -523,10 +461,10 @@ static bool all_settled(struct mct_rdma *r)
 static bool run_until(struct mct_rdma *r, bool (*done)(struct mct_rdma *), uint64_t ms)
 {
     struct pollfd fd = {.fd = r->fd, .events = POLLIN};
-    uint64_t end = mct_rdma_ms() + ms, now;
+    uint64_t end = mct_ms() + ms, now;
 
     while (!done(r)) {
-        now = mct_rdma_ms();
+        now = mct_ms();
         if (now >= end)
             return false;
         if (poll(&fd, 1, (int)(end - now)) > 0)
@@ -558,7 +496,7 @@ int mct_rdma_create(const struct mct_rdma_options *o, const struct mct_rdma_host
         return -ENOMEM;
     }
     pthread_mutex_init(&r->lock, NULL);
-    mct_rdma_cond_init(&r->find);
+    mct_cond_init(&r->find);
     r->options = *o;
     r->host = *h;
     r->quiet = true;
@@ -621,7 +559,7 @@ void mct_rdma_destroy(struct mct_rdma *r)
     }
     if (r->fd >= 0)
         all = run_until(r, no_memories, END_MS);
-    end = mct_rdma_ms() + END_MS;
+    end = mct_ms() + END_MS;
     pthread_mutex_lock(&r->lock);
     for (i = 0; i < r->ndevices; i++)
         device_stop(r->devices[i]);
@@ -631,7 +569,7 @@ void mct_rdma_destroy(struct mct_rdma *r)
     for (i = 0; i < r->ndevices; i++)
         all = device_join(r->devices[i], end) && all;
     if (r->finding)
-        all = join_until(r->finder, end) && all;
+        all = mct_thread_join(r->finder, end) && all;
     if (!all) {
         if (r->options.log != NULL)
             r->options.log(

@@ -7,7 +7,7 @@
 void mct_rdma_worker_init(struct mct_rdma_worker *w, struct mct_rdma_device *d)
 {
     w->device = d;
-    mct_rdma_cond_init(&w->wake);
+    mct_cond_init(&w->wake);
 }
 
 void mct_rdma_worker_fini(struct mct_rdma_worker *w)
@@ -95,10 +95,9 @@ static void *work(void *worker)
 
     pthread_mutex_lock(&r->lock);
     while (!d->stop) {
-        j = take_due(&w->jobs, mct_rdma_ms(), &wait);
+        j = take_due(&w->jobs, mct_ms(), &wait);
         if (j == NULL) {
-            ts.tv_sec = (time_t)(wait / 1000u);
-            ts.tv_nsec = (long)(wait % 1000u) * 1000000;
+            ts = mct_until(wait);
             if (wait == UINT64_MAX)
                 pthread_cond_wait(&w->wake, &r->lock);
             else
@@ -113,7 +112,7 @@ static void *work(void *worker)
         if (!done)
             mct_rdma_jobs_put(&w->jobs, j);
     }
-    mct_rdma_kick(d->kick_fd); /* end_device() waits for what is at work */
+    mct_kick(d->kick_fd); /* end_device() waits for what is at work */
     pthread_mutex_unlock(&r->lock);
     return NULL;
 }
@@ -125,7 +124,7 @@ int mct_rdma_worker_start(struct mct_rdma_worker *w, unsigned n, const char *nam
 
     snprintf(full, sizeof(full), "rdma-%s%u", name, w->device->index);
     while (w->n < n && res == 0) {
-        res = mct_rdma_thread(&w->threads[w->n], work, w, full);
+        res = mct_thread_start(&w->threads[w->n], work, w, full);
         if (res == 0)
             w->n++;
     }
