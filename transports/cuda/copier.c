@@ -149,7 +149,7 @@ static bool ready(struct mct_cuda_copier *p)
 /* For mct_cuda_copier_look(). */
 static void note_oldest(struct mct_cuda_copier *p)
 {
-    uint64_t since = p->some != 0 ? mct_cuda_ms() : 0; /* no room for more, or a call hangs */
+    uint64_t since = p->some != 0 ? mct_ms() : 0; /* no room for more, or a call hangs */
 
     for (unsigned i = 0; i < p->nstreams; i++) {
         const struct mct_cuda_batch *b = p->streams[i].first;
@@ -245,7 +245,7 @@ struct mct_cuda_copier *mct_cuda_copier_create(struct mct_cuda_gpu *g, CUcontext
     }
     if (*e == CUDA_SUCCESS) {
         snprintf(name, sizeof(name), "gpu-copy%u", g->index);
-        *res = mct_cuda_thread(&p->thread, work, p, name);
+        *res = mct_thread_start(&p->thread, work, p, name);
     }
     if (*e == CUDA_SUCCESS && *res == 0)
         return p;
@@ -257,7 +257,7 @@ bool mct_cuda_copier_stop(struct mct_cuda_copier *p, uint64_t end)
 {
     mcs_store_release(&p->stop, 1u); /* partner: work() */
     wake(p);
-    return mct_cuda_join(p->thread, end);
+    return mct_thread_join(p->thread, end);
 }
 
 void mct_cuda_copier_destroy(struct mct_cuda_copier *p, bool current)

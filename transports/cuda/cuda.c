@@ -3,72 +3,19 @@
 #include "internal.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Those whose threads did not end in time: theirs, but never lost sight of. Control thread. */
 static struct mct_cuda *abandoned[4];
 static unsigned nabandoned;
 
-uint64_t mct_cuda_ms(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000u + (uint64_t)ts.tv_nsec / 1000000u;
-}
-
-void mct_cuda_kick(int fd)
-{
-    const uint64_t one = 1;
-
-    /* full is as good as written: it is readable */
-    while (write(fd, &one, sizeof(one)) < 0 && errno == EINTR)
-        continue;
-}
-
-int mct_cuda_thread(pthread_t *out, void *(*work)(void *), void *arg, const char *name)
-{
-    sigset_t all, before;
-    int res;
-
-    /* signals are the control thread's */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    res = -pthread_create(out, NULL, work, arg);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (res == 0)
-        pthread_setname_np(*out, name);
-    return res;
-}
-
-bool mct_cuda_join(pthread_t thread, uint64_t end)
-{
-    uint64_t now = mct_cuda_ms(), ms = end > now ? end - now : 0;
-    struct timespec ts;
-
-    clock_gettime(CLOCK_REALTIME, &ts);
-    ts.tv_sec += (time_t)(ms / 1000u);
-    ts.tv_nsec += (long)(ms % 1000u) * 1000000;
-    if (ts.tv_nsec >= 1000000000) {
-        ts.tv_sec++;
-        ts.tv_nsec -= 1000000000;
-    }
-    if (pthread_timedjoin_np(thread, NULL, &ts) == 0)
-        return true;
-    pthread_detach(thread);
-    return false;
-}
-
 int mct_cuda_create(const struct mct_cuda_env *env, struct mct_cuda **out)
 {
     struct mct_cuda *c = calloc(1, sizeof(*c));
-    pthread_condattr_t attr;
 
     *out = NULL;
     if (c == NULL)
@@ -82,12 +29,9 @@ int mct_cuda_create(const struct mct_cuda_env *env, struct mct_cuda **out)
     pthread_mutex_init(&c->open_lock, NULL);
     pthread_mutex_init(&c->imports_lock, NULL);
     pthread_mutex_init(&c->ports_lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&c->some, &attr);
-    pthread_cond_init(&c->over, &attr);
-    pthread_cond_init(&c->imports_changed, &attr);
-    pthread_condattr_destroy(&attr);
+    mct_cond_init(&c->some);
+    mct_cond_init(&c->over);
+    mct_cond_init(&c->imports_changed);
     for (unsigned i = 0; i < MCT_CUDA_DEVICES; i++) {
         c->gpus[i].cuda = c;
         c->gpus[i].index = i;
@@ -112,7 +56,7 @@ void mct_cuda_destroy(struct mct_cuda *c)
 {
     if (c == NULL)
         return;
-    if (!mct_cuda_hands_end(c, mct_cuda_ms() + c->env.stuck_ms)) {
+    if (!mct_cuda_hands_end(c, mct_ms() + c->env.stuck_ms)) {
         MCT_CUDA_LOG(c, WARNING,
                      "the GPU driver does not return from a call: its thread is left behind");
         if (nabandoned < sizeof(abandoned) / sizeof(abandoned[0]))

@@ -3,7 +3,6 @@
 #include "internal.h"
 
 #include <string.h>
-#include <time.h>
 
 static const char *name_of(enum mct_cuda_call_kind kind)
 {
@@ -115,7 +114,7 @@ static void bring(struct mct_cuda_hand *h, struct mct_cuda_call *call,
     if (h->said) {
         mcs_fetch_add(&c->stats.stuck_now, (uint64_t)-1);
         MCT_CUDA_LOG(c, INFO, "the GPU driver has returned after all: %s took %llu ms",
-                     name_of(copy->kind), (unsigned long long)(mct_cuda_ms() - h->since));
+                     name_of(copy->kind), (unsigned long long)(mct_ms() - h->since));
     }
     h->call = NULL;
     h->said = false;
@@ -133,7 +132,7 @@ static void bring(struct mct_cuda_hand *h, struct mct_cuda_call *call,
     call->fd = copy->fd;
     call->memory = copy->memory;
     put(&c->done_first, &c->done_last, call);
-    mct_cuda_kick(c->env.control_fd);
+    mct_kick(c->env.control_fd);
     if (c->first != NULL)
         pthread_cond_broadcast(&c->some); /* one that had to wait for this one */
 }
@@ -156,7 +155,7 @@ static void *hand(void *arg)
         copy = *call;
         h->call = call;
         h->order = call->order;
-        h->since = mct_cuda_ms();
+        h->since = mct_ms();
         pthread_mutex_unlock(&c->lock);
         carry_out(c, &copy);
         pthread_mutex_lock(&c->lock);
@@ -180,7 +179,7 @@ static void more_hands(struct mct_cuda *c)
     if (c->idle >= waiting || c->nhands == MCT_CUDA_HANDS)
         return;
     h->cuda = c;
-    if (mct_cuda_thread(&h->thread, hand, h, name) == 0)
+    if (mct_thread_start(&h->thread, hand, h, name) == 0)
         c->nhands++;
 }
 
@@ -198,7 +197,7 @@ static void hand_over(struct mct_cuda *c, struct mct_cuda_call *call)
         call->fd = -1;
         call->address = 0;
         put(&c->done_first, &c->done_last, call);
-        mct_cuda_kick(c->env.control_fd);
+        mct_kick(c->env.control_fd);
     }
     pthread_cond_signal(&c->some);
     pthread_mutex_unlock(&c->lock);
@@ -230,7 +229,7 @@ void mct_cuda_hands_look(struct mct_cuda *c, uint64_t now)
 
 bool mct_cuda_poll(struct mct_cuda *c)
 {
-    uint64_t now = mct_cuda_ms();
+    uint64_t now = mct_ms();
     struct mct_cuda_call *call, *next;
 
     pthread_mutex_lock(&c->lock);
@@ -256,8 +255,7 @@ bool mct_cuda_poll(struct mct_cuda *c)
 bool mct_cuda_hands_end(struct mct_cuda *c, uint64_t end)
 {
     struct mct_cuda_call last = {.kind = MCT_CUDA_CLOSE, .size = end};
-    struct timespec ts = {.tv_sec = (time_t)(end / 1000u),
-                          .tv_nsec = (long)(end % 1000u) * 1000000};
+    const struct timespec ts = mct_until(end);
     unsigned n = c->nhands;
     bool all;
 
@@ -274,6 +272,6 @@ bool mct_cuda_hands_end(struct mct_cuda *c, uint64_t end)
     pthread_cond_broadcast(&c->some);
     pthread_mutex_unlock(&c->lock);
     for (unsigned i = 0; i < n; i++)
-        all = mct_cuda_join(c->hands[i].thread, end) && all;
+        all = mct_thread_join(c->hands[i].thread, end) && all;
     return all;
 }

@@ -21,6 +21,7 @@
 
 #include "cuda.h"
 #include "shm/atomic.h"
+#include "transports/thread.h"
 
 #define MCT_CUDA_STREAMS 16u
 #define MCT_CUDA_BATCHES 64u  /* under way on a device */
@@ -190,12 +191,7 @@ struct mct_cuda {
     struct mct_cuda_port *ports;
 };
 
-/* cuda.c, any thread */
-uint64_t mct_cuda_ms(void);
-void mct_cuda_kick(int fd); /* an eventfd */
-int mct_cuda_thread(pthread_t *out, void *(*work)(void *), void *arg, const char *name);
-/* false: it has not ended by then and is left alone. end: mct_cuda_ms() */
-bool mct_cuda_join(pthread_t thread, uint64_t end);
+/* Any thread. */
 #define MCT_CUDA_LOG(c, level, ...)                                                                \
     do {                                                                                           \
         if ((c)->env.log != NULL)                                                                  \

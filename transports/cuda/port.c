@@ -105,7 +105,7 @@ static void give(struct mct_cuda_port *p, struct mct_cuda_job *top, struct mct_c
     } while (!mcs_compare_exchange(&p->back, &head, top)); /* partner: mct_cuda_port_take() */
     mcs_fence_full();                                      /* with the one of mct_cuda_port_arm() */
     if (mcs_load_relaxed(&p->sleeping) != 0 && mcs_exchange(&p->sleeping, 0u) != 0)
-        mct_cuda_kick(p->wake_fd);
+        mct_kick(p->wake_fd);
 }
 
 void mct_cuda_give(struct mct_cuda_jobs *jobs)

@@ -255,7 +255,7 @@ bool mct_cuda_streams_begin(struct mct_cuda_copier *p)
         b->next = NULL;
         b->stream = least_stream(p);
         b->recorded = false;
-        b->since = mct_cuda_ms();
+        b->since = mct_ms();
         begin(p, b, way, staged, n);
         count(p->gpu->cuda, way, staged, n, b->bytes);
         s = &p->streams[b->stream];
