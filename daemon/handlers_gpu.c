@@ -380,7 +380,8 @@ static const char *wrong_part(const struct mcd_gpu_import *w, const struct mcs_m
                         memcmp(r->gpu, w->gpu.bytes, sizeof(r->gpu)) != 0)
         return "the part does not follow the one before it, or its range is empty or beyond 128 "
                "TiB";
-    if (!is_range(r->offset, r->size) || r->size > r->total - r->at)
+    if (!is_range(r->offset, r->size) || r->size > r->total - r->at ||
+        (r->ipc == 0 && (r->whole > IMPORT_MAX || r->offset + r->size > r->whole)))
         return "the part is empty, or goes beyond the range or its allocation";
     if (r->last > 1 || (r->last == 1) != (r->at + r->size == r->total))
         return "the last part, and no other, must say so and end where the range does";
@@ -453,6 +454,7 @@ static int keep_part(struct mcd_session *s, const struct mcs_msg_gpu_import *r, 
         .tenant = s->tenant,
         .offset = r->offset,
         .size = r->size,
+        .whole = r->whole,
     };
     if (fd < 0)
         memcpy(&more->ipc, r->handle, sizeof(more->ipc));
@@ -550,7 +552,7 @@ void mcd_on_gpu_back(struct mcd_session *s, struct mcs_msg *m, struct mcd_ledger
         mcd_reply(s, m, sizeof(m->b.extent_back_reply));
         return;
     }
-    part = (struct mcs_msg_gpu_import){.size = r->size};
+    part = (struct mcs_msg_gpu_import){.size = r->size, .whole = r->size};
     if (add_part(s, &part, fds[0]) != 0)
         return;
     *nfds = 0; /* the session's now */

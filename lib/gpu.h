@@ -79,6 +79,7 @@ struct mcl_import_part {
     uint64_t allocation;   /* its id */
     uint64_t at;           /* in the range, bytes */
     uint64_t offset, size; /* in the allocation, bytes */
+    uint64_t whole;        /* bytes of the allocation, where it goes by a descriptor */
 };
 
 /* Memory that mcshm_register_gpu() was given. */

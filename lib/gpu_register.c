@@ -39,6 +39,7 @@ void mcl_import_message(const struct mcl_import *import, size_t i, struct mcs_ms
                                            .at = p->at,
                                            .size = p->size,
                                            .offset = p->offset,
+                                           .whole = p->whole,
                                            .allocation = p->allocation,
                                            .ipc = p->shares,
                                            .last = i + 1 == import->nparts}};
@@ -189,6 +190,7 @@ static mcshm_status look_part(struct look *k)
     status = export_part(k, &p);
     if (status == MCSHM_OK) {
         status = look_bounds(k, true, &base, &size);
+        p.whole = size;
     } else {
         char why[256];
 

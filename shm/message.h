@@ -135,6 +135,7 @@ struct mcs_msg_gpu_import {
     uint64_t at;         /* of this part in the range: where the one before it ended */
     uint64_t size;       /* bytes of it */
     uint64_t offset;     /* of its first byte in its allocation */
+    uint64_t whole;      /* bytes of that allocation: drivers map no part of one; 0 with ipc */
     uint64_t allocation; /* its id, CU_POINTER_ATTRIBUTE_BUFFER_ID: unique in the process's life */
     uint32_t ipc;        /* 1: `handle` is a CUipcMemHandle; 0: an fd comes along */
     uint32_t last;       /* 1: the last part */

@@ -34,6 +34,7 @@ static union mcs_msg_body part(uint64_t total, uint64_t at, uint64_t size, bool 
     b.gpu_import.total = total;
     b.gpu_import.at = at;
     b.gpu_import.size = size;
+    b.gpu_import.whole = ipc ? 0 : size;
     b.gpu_import.ipc = ipc;
     b.gpu_import.last = at + size == total;
     return b;
@@ -119,13 +120,19 @@ Test(gpu_import, parts_that_do_not_fit_are_refused_and_take_what_came_with_them)
         {true, part(2 * MIB, MIB, UINT64_MAX, false), 1},
         {true, part(2 * MIB, MIB, MIB, false), 1}, /* last, but does not say so: below */
         {true, part(2 * MIB, MIB, MIB, false), 1}, /* another device: below */
-        {false, part(MIB, 0, MIB, false), 1},      /* beyond its allocation: below */
-        {false, part(MIB, 0, MIB, false), 1},      /* ipc = 2: below */
+        {false, part(MIB, 0, MIB, false), 1},      /* beyond its allocation, four times: below */
+        {false, part(MIB, 0, MIB, false), 1},
+        {false, part(MIB, 0, MIB, false), 1},
+        {false, part(MIB, 0, MIB, false), 1},
+        {false, part(MIB, 0, MIB, false), 1}, /* ipc = 2: below */
     };
     const size_t n = sizeof(cases) / sizeof(cases[0]);
 
-    cases[n - 4].b.gpu_import.last = 0;
-    cases[n - 3].b.gpu_import.gpu[3]++;
+    cases[n - 7].b.gpu_import.last = 0;
+    cases[n - 6].b.gpu_import.gpu[3]++;
+    cases[n - 5].b.gpu_import.offset = 1;
+    cases[n - 4].b.gpu_import.whole = MIB - 1;
+    cases[n - 3].b.gpu_import.whole = UINT64_MAX;
     cases[n - 2].b.gpu_import.offset = UINT64_MAX;
     cases[n - 1].b.gpu_import.ipc = 2;
     for (size_t i = 0; i < n; i++) {

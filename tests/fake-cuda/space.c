@@ -203,7 +203,7 @@ CUresult fake_cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUmemGenericA
              at % fake.settings.granularity != 0)
         res = fake_misuse(CUDA_ERROR_INVALID_VALUE, "offset %zu, flags %llu, %zu bytes at 0x%llx",
                           offset, flags, size, at);
-    else if (size > handle->p->size) /* who imports has the size from somebody else */
+    else if (size != handle->p->size) /* who imports has the size from somebody else */
         res = CUDA_ERROR_INVALID_VALUE;
     else if (v == NULL || size > v->at + v->size - at)
         res =

@@ -456,6 +456,7 @@ static void fill_body(struct client *c, struct mcs_msg *m, struct fz *z)
         m->b.gpu_import.at = fz_u8(z) < 0xe0 ? PART * c->part : fz_number(z);
         m->b.gpu_import.offset = fz_u8(z) < 0xe0 ? 0 : fz_number(z);
         m->b.gpu_import.ipc = fz_u8(z) < 0xe0 ? 0 : fz_u8(z) % 4u;
+        m->b.gpu_import.whole = PART; /* damage makes others */
         m->b.gpu_import.last = fz_u8(z) < 0xf0 ? c->part + 1 == PARTS : fz_u8(z) % 3u;
         c->part = (c->part + 1) % PARTS;
         break;

@@ -106,6 +106,7 @@ static void assert_part(struct gpu_world *w, unsigned n, uint64_t total, uint64_
               (unsigned long long)m->total, (unsigned long long)m->at,
               (unsigned long long)m->offset);
     cr_assert_eq(m->last, last);
+    cr_assert_eq(m->whole, PIECE);
     cr_assert(m->ipc == 0 && ino != 0);
 }
 

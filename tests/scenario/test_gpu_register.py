@@ -81,14 +81,18 @@ def plain(device, c):
 
 
 def across(device, c):
-    segments = device.segments(2 * MiB, 4 * MiB, 2 * MiB)
+    segments = device.segments(2 * MiB, 4 * MiB, 6 * MiB)
     start, size = segments.at + MiB + 8, 6 * MiB
     c.register_gpu(start, size)
     through(c, device, start, size, 30, "across three allocations")
     c.unregister(start)
-    c.register_gpu(segments.at, 8 * MiB)
-    through(c, device, segments.at, 8 * MiB, 40, "all of them")
+    c.register_gpu(segments.at, 12 * MiB)
+    through(c, device, segments.at, 12 * MiB, 40, "all of them")
     c.unregister(segments.at)
+    start = segments.at + 9 * MiB - 4096
+    c.register_gpu(start, MiB)
+    through(c, device, start, MiB, 50, "in the midst of one")
+    c.unregister(start)
     segments.free()
 
 

@@ -317,7 +317,7 @@ else:
     # nor is it asked what its file is like, which takes as long as it pleases
     f2 = os.open(os.path.join(MOUNT, "mute"), os.O_RDWR)
     for type_, body in ((6, struct.pack("<Q", 4096)),
-                        (32, struct.pack("<16sQQQQQII64s", b"", MiB, 0, 4096, 0, 0, 0, 0, b""))):  # REGISTER, GPU_IMPORT
+                        (32, struct.pack("<16sQQQQQQII64s", b"", MiB, 0, 4096, 0, 4096, 0, 0, 0, b""))):  # REGISTER, GPU_IMPORT
         r = Raw(agent.socket)
         r.hello()
         r.send(type_, body, fds=[f2])

@@ -187,6 +187,8 @@ Test(fake_cuda, addresses_and_mappings_are_checked)
     wrong(d->mem_map(at + 4096, SIZE, 0, h, 0), "offset 0");
     cr_assert_eq(d->mem_map(at, 2 * SIZE, 0, h, 0), CUDA_ERROR_INVALID_VALUE,
                  "more than there is; who imports cannot know");
+    cr_assert_eq(d->mem_map(at, SIZE - GRANULE, 0, h, 0), CUDA_ERROR_INVALID_VALUE,
+                 "less than all of it");
     wrong(d->mem_map(at + 2 * SIZE - GRANULE, SIZE, 0, h, 0), "not reserved");
     ok(d->mem_map(at, SIZE, 0, h, 0));
     wrong(d->mem_map(at + GRANULE, SIZE, 0, h, 0), "already");

@@ -316,9 +316,9 @@ Test(cuda_import, a_close_that_hangs_holds_up_nobody_but_who_wants_the_same_memo
 
 Test(cuda_import, exported_allocations_lie_one_behind_the_other_as_there)
 {
-    struct mct_cuda_part parts[3] = {{.size = MIB, .offset = 3 * MIB},
-                                     {.size = 2 * MIB, .offset = 0},
-                                     {.size = 100, .offset = 0}};
+    struct mct_cuda_part parts[3] = {{.size = MIB, .offset = 3 * MIB, .whole = 4 * MIB},
+                                     {.size = 2 * MIB, .offset = 0, .whole = 2 * MIB},
+                                     {.size = 100, .offset = 0, .whole = 4 * MIB}};
     struct mct_cuda_call call;
     struct world w;
     uint8_t byte = 0x99;
@@ -340,6 +340,26 @@ Test(cuda_import, exported_allocations_lie_one_behind_the_other_as_there)
     end(&w);
 }
 
+/* As a tensor in a segment of a framework: the driver maps no part of an allocation. */
+Test(cuda_import, a_part_in_the_midst_of_an_allocation_is_reached)
+{
+    struct mct_cuda_part part = {.size = 1000, .offset = 5 * MIB + 8, .whole = 20 * MIB};
+    struct mct_cuda_call call;
+    struct world w;
+    uint8_t byte = 0x99;
+
+    begin(&w);
+    part.fd = vmm(&w, 0, 20 * MIB, 0xb1);
+    cr_assert_eq(import(&w, 0, &part, 1, &call), MCS_OK, "%s", call.text);
+    cr_assert_eq(call.address % MIB, 8);
+    expect(&w, 0, call.address, 1000, 0xb1);
+    rig_write(&w.p, 0, call.address + 999, &byte, 1);
+    expect(&w, 0, call.address + 999, 1, 0x99);
+    close(part.fd);
+    cr_assert_eq(rig_free(&w.r, call.memory), MCS_OK);
+    end(&w);
+}
+
 Test(cuda_import, parts_that_cannot_be_are_refused_and_leave_nothing)
 {
     struct mct_cuda_part parts[2], good[2];
@@ -351,10 +371,10 @@ Test(cuda_import, parts_that_cannot_be_are_refused_and_leave_nothing)
     for (unsigned i = 0; i < 2; i++)
         fd[i] = vmm(&w, 0, 2 * MIB, 5);
     for (unsigned i = 0; i < 2; i++)
-        good[i] = (struct mct_cuda_part){.fd = fd[i], .size = 2 * MIB};
+        good[i] = (struct mct_cuda_part){.fd = fd[i], .size = 2 * MIB, .whole = 2 * MIB};
     cr_assert_eq(import(&w, 0, good, 2, &call), MCS_OK, "%s", call.text);
     cr_assert_eq(rig_free(&w.r, call.memory), MCS_OK);
-    for (unsigned i = 0; i < 13; i++) {
+    for (unsigned i = 0; i < 16; i++) {
         memcpy(parts, good, sizeof(parts));
         switch (i) {
         case 0:
@@ -385,12 +405,21 @@ Test(cuda_import, parts_that_cannot_be_are_refused_and_leave_nothing)
             parts[1].fd = -1;
             break;
         case 9:
-            parts[1].size = 2 * MIB + 1; /* more than there is */
+            parts[1].size = 2 * MIB + 1; /* more than its allocation has */
             break;
         case 10:
-            parts[1].fd = memfd;
+            parts[1].whole = 3 * MIB; /* not what allocations are multiples of */
             break;
         case 11:
+            parts[1].whole = 4 * MIB; /* more than there is */
+            break;
+        case 12:
+            parts[0].size = parts[0].whole = 4 * MIB;
+            break;
+        case 13:
+            parts[1].fd = memfd;
+            break;
+        case 14:
             parts[1].fd = w.r.control_fd;
             break;
         default:
@@ -400,8 +429,8 @@ Test(cuda_import, parts_that_cannot_be_are_refused_and_leave_nothing)
         cr_assert_neq(import(&w, 0, parts, 2, &call), MCS_OK, "case %u", i);
         cr_assert_null(call.memory);
         cr_expect_neq(call.text[0], '\0');
-        cr_expect(call.status == (i < 9 ? MCS_INVALID_ARGUMENT : MCS_BAD_SHM), "case %u: %d, %s", i,
-                  (int)call.status, call.text);
+        cr_expect(call.status == (i < 11 ? MCS_INVALID_ARGUMENT : MCS_BAD_SHM), "case %u: %d, %s",
+                  i, (int)call.status, call.text);
     }
     cr_assert_neq(import(&w, 1, good, 2, &call), MCS_OK, "memory of another device was taken");
     cr_assert_eq(call.status, MCS_BAD_SHM);
@@ -433,7 +462,8 @@ Test(cuda_import, whichever_call_of_the_driver_fails_nothing_is_left_behind)
     a = allocate(&w, 0, 2 * MIB, 1);
     one = ipc(&a, 0, 2 * MIB);
     for (unsigned i = 0; i < 2; i++)
-        parts[i] = (struct mct_cuda_part){.fd = vmm(&w, 0, 2 * MIB, 5), .size = 2 * MIB};
+        parts[i] =
+            (struct mct_cuda_part){.fd = vmm(&w, 0, 2 * MIB, 5), .size = 2 * MIB, .whole = 2 * MIB};
     /* the device is in use from here on */
     cr_assert_eq(import(&w, 0, &one, 1, &call), MCS_OK);
     cr_assert_eq(rig_free(&w.r, call.memory), MCS_OK);

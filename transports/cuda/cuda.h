@@ -89,8 +89,8 @@ enum mct_cuda_call_kind {
 
 /*
  * A part of imported memory: what lies one behind the other there lies so here.  Of exported handles only the first may begin
- * inside its allocation and only the last may end before it, and all sizes but the last are multiples of the granularity; an IPC
- * handle is the only part.
+ * inside its allocation and only the last may end before it, since the driver maps an allocation as a whole; an IPC handle is
+ * the only part.
  */
 struct mct_cuda_part {
     int fd; /* an exported cuMem handle (POSIX descriptor); -1: it is the IPC handle. Stays the caller's */
@@ -101,6 +101,7 @@ struct mct_cuda_part {
         tenant; /* IPC: whose it is. What is open for one is refused to another: a handle proves nothing */
     uint64_t offset; /* of the part in its allocation, bytes */
     uint64_t size;
+    uint64_t whole; /* bytes of the allocation; IPC: the driver tells */
 };
 
 struct mct_cuda_call {

@@ -13,11 +13,6 @@
 
 /* ---- by exported handles --------------------------------------------------------------------------- */
 
-static uint64_t round_up(uint64_t n, uint64_t unit)
-{
-    return (n + unit - 1) / unit * unit;
-}
-
 /* Bytes of addresses for all parts; 0: they cannot lie one behind the other. */
 static uint64_t layout(const struct mct_cuda_gpu *g, const struct mct_cuda_call *call)
 {
@@ -25,19 +20,18 @@ static uint64_t layout(const struct mct_cuda_gpu *g, const struct mct_cuda_call 
 
     for (unsigned i = 0; i < call->nparts; i++) {
         const struct mct_cuda_part *p = &call->parts[i];
-        uint64_t bytes;
 
-        if (p->fd < 0 || p->size == 0 || (i != 0 && p->offset != 0) ||
-            __builtin_add_overflow(p->offset, p->size, &bytes) || bytes > g->device.total ||
-            (i + 1 < call->nparts && bytes % g->unit != 0) ||
-            __builtin_add_overflow(total, round_up(bytes, g->unit), &total) ||
-            total > g->device.total)
+        if (p->fd < 0 || p->size == 0 || p->whole % g->unit != 0 || p->whole > g->device.total ||
+            p->offset > p->whole || p->size > p->whole - p->offset || (i != 0 && p->offset != 0) ||
+            (i + 1 < call->nparts && p->size != p->whole - p->offset) ||
+            (total += p->whole) > g->device.total)
             return 0;
     }
     return total;
 }
 
-/* One part: imported, found to be of this device, mapped. *what: of what a failure is; BAD: it is the client's. */
+/* One part: imported, found to be of this device, mapped with all of its allocation, since the driver refuses to map less than
+ * that. *what: of what a failure is; BAD: it is the client's. */
 static CUresult map_part(struct mct_cuda_memory *m, const struct mct_cuda_part *p,
                          const char **what, bool *bad)
 {
@@ -62,7 +56,7 @@ static CUresult map_part(struct mct_cuda_memory *m, const struct mct_cuda_part *
         return e;
     }
     *what = "cuMemMap";
-    return mct_cuda_memory_map(m, handle, round_up(p->offset + p->size, m->gpu->unit));
+    return mct_cuda_memory_map(m, handle, p->whole);
 }
 
 static struct mct_cuda_memory *import_handles(struct mct_cuda_gpu *g, struct mct_cuda_call *call)
@@ -76,8 +70,8 @@ static struct mct_cuda_memory *import_handles(struct mct_cuda_gpu *g, struct mct
     if (reserve == 0) {
         mct_cuda_say(
             call, MCS_INVALID_ARGUMENT,
-            "%u parts of GPU memory that cannot lie one behind the other: all but the last end "
-            "at a multiple of %llu bytes, and all but the first begin their allocation",
+            "%u parts of GPU memory that cannot lie one behind the other: all but the first begin "
+            "their allocations, all but the last end them, and these are multiples of %llu bytes",
             call->nparts, (unsigned long long)g->unit);
         return NULL;
     }
