@@ -298,6 +298,8 @@ CUresult fake_cuMemSetAccess(CUdeviceptr at, size_t size, const CUmemAccessDesc 
         for (unsigned i = first; i < first + n && res == CUDA_SUCCESS; i++) {
             if (fake.contexts[fake.ranges[i]->p->device].lost != CUDA_SUCCESS)
                 res = fake.contexts[fake.ranges[i]->p->device].lost;
+            else if (fake.contexts[device].lost != CUDA_SUCCESS)
+                res = fake.contexts[device].lost; /* also of who would be given access */
             else if (!fake_reaches(device, fake.ranges[i]->p->device))
                 res = CUDA_ERROR_INVALID_DEVICE;
             else

@@ -169,6 +169,55 @@ Test(cuda_calls, what_cannot_be_is_refused_with_the_value_and_the_limit)
     rig_destroy(&r);
 }
 
+Test(cuda_calls, a_device_that_is_given_no_access_is_no_reason_to_have_no_memory)
+{
+    uint8_t *bytes = malloc(2 * MIB), *back = malloc(2 * MIB);
+    struct mct_cuda_call memory[2];
+    struct mct_cuda_piece piece;
+    struct mct_cuda_job j;
+    struct rig_port p;
+    struct rig r;
+
+    rig_create(&r, 2, 0);
+    cr_assert_eq(rig_open(&r), MCS_OK);
+    rig_port_open(&r, &p);
+    /* for both devices at once, and then for device 1 alone, which has failed and nobody knows it */
+    fake_cuda_arm(fake, 0, "cuMemSetAccess", FAKE_FAIL, CUDA_ERROR_DEVICE_UNAVAILABLE, 1, 1);
+    fake_cuda_arm(fake, 1, "cuMemSetAccess", FAKE_FAIL, CUDA_ERROR_DEVICE_UNAVAILABLE, 2, 1);
+    memory[0] = rig_make(&r, 0, 2 * MIB);
+    cr_assert_eq(mcs_load_relaxed(&fake->rules[1].acted), 1);
+    fake_cuda_disarm(fake);
+    cr_assert_eq(mcs_load_relaxed(&rig_lines[MCT_CUDA_LOG_WARNING]), 1);
+    cr_expect(strstr(rig_line, "FAKE GPU 1") != NULL && strstr(rig_line, "device 0") != NULL, "%s",
+              rig_line);
+    memory[1] = rig_make(&r, 1, 2 * MIB);
+    cr_assert_eq(mcs_load_relaxed(&rig_lines[MCT_CUDA_LOG_WARNING]), 1, "%s", rig_line);
+    /* what copies from it must not touch the other one's memory */
+    rig_pattern(bytes, 2 * MIB, 3);
+    rig_write(&p, 1, memory[1].address, bytes, 2 * MIB);
+    piece = (struct mct_cuda_piece){
+        .to = memory[0].address, .from = memory[1].address, .length = 2 * MIB};
+    j = (struct mct_cuda_job){
+        .to_device = 0, .from_device = 1, .strict = true, .n = 1, .pieces = &piece};
+    rig_post(&p, &j);
+    cr_assert_eq(rig_take(&p), &j);
+    cr_assert_eq(j.status, MCS_STRICT);
+    j.strict = false;
+    rig_post(&p, &j);
+    cr_assert_eq(rig_take(&p), &j);
+    cr_assert(j.status == MCS_OK && j.staged);
+    rig_read(&p, 0, back, memory[0].address, 2 * MIB);
+    cr_assert_eq(memcmp(bytes, back, 2 * MIB), 0);
+    /* the other way nothing has changed */
+    cr_assert_eq(rig_copy(&p, 1, memory[1].address, 0, memory[0].address, MIB, false), MCS_OK);
+    for (unsigned i = 0; i < 2; i++)
+        cr_assert_eq(rig_free(&r, memory[i].memory), MCS_OK);
+    rig_port_close(&p);
+    rig_destroy(&r);
+    free(bytes);
+    free(back);
+}
+
 /* ---- failures -------------------------------------------------------------------------------------- */
 
 /* Opens, makes, exports, pins and frees; whatever has failed, what was made before is freed. */

@@ -28,6 +28,24 @@ void mct_cuda_lose(struct mct_cuda_gpu *g, CUresult e)
         mct_cuda_title(g, title), mcs_cuda_error(g->cuda->driver, e));
 }
 
+void mct_cuda_part(struct mct_cuda_gpu *g, const struct mct_cuda_gpu *other, CUresult e)
+{
+    const uint32_t bit = UINT32_C(1) << other->index;
+    char title[MCT_CUDA_TITLE];
+    uint32_t before;
+
+    pthread_mutex_lock(&g->cuda->lock);
+    before = mcs_load_relaxed(&g->apart);
+    mcs_store_relaxed(&g->apart, before | bit);
+    pthread_mutex_unlock(&g->cuda->lock);
+    if ((before & bit) == 0)
+        MCT_CUDA_LOG(
+            g->cuda, WARNING,
+            "%s is given no access to memory of device %u (cuMemSetAccess: %s): copies from "
+            "one to the other go through host memory",
+            mct_cuda_title(g, title), other->index, mcs_cuda_error(g->cuda->driver, e));
+}
+
 /* ---- discovery ------------------------------------------------------------------------------------- */
 
 static int attribute(const struct mcs_cuda *d, CUdevice handle, CUdevice_attribute a, int otherwise)

@@ -102,8 +102,9 @@ struct mct_cuda_gpu {
     struct mct_cuda_device device;
     struct mct_cuda *cuda;
     unsigned index;
-    CUdevice handle;      /* the driver's ordinal */
-    uint64_t unit;        /* bytes: granularity of mappings */
+    CUdevice handle; /* the driver's ordinal */
+    uint64_t unit;   /* bytes: granularity of mappings */
+    uint32_t apart;  /* a bit a device that it does not reach after all. Relaxed, set by hands */
     pthread_mutex_t lock; /* first use; held over driver calls */
     /* From the first use to the end. With the lock: release; acquire by anybody */
     CUcontext primary;
@@ -237,6 +238,8 @@ bool mct_cuda_device_close(struct mct_cuda_gpu *g, uint64_t end);
 /* Any thread. "GPU-... (name)" */
 #define MCT_CUDA_TITLE 96u
 const char *mct_cuda_title(const struct mct_cuda_gpu *g, char text[MCT_CUDA_TITLE]);
+/* Hands. The device was not given access to the other's memory: said once, and copies go through host memory from then on. */
+void mct_cuda_part(struct mct_cuda_gpu *g, const struct mct_cuda_gpu *other, CUresult e);
 /* A sticky error was seen: said once. */
 void mct_cuda_lose(struct mct_cuda_gpu *g, CUresult e);
 static inline bool mct_cuda_lost(const struct mct_cuda_gpu *g)
@@ -245,7 +248,8 @@ static inline bool mct_cuda_lost(const struct mct_cuda_gpu *g)
 }
 static inline bool mct_cuda_reaches(const struct mct_cuda_gpu *g, const struct mct_cuda_gpu *other)
 {
-    return g == other || (g->device.peers >> other->index & 1u) != 0;
+    return g == other ||
+           ((g->device.peers & ~mcs_load_relaxed(&g->apart)) >> other->index & 1u) != 0;
 }
 
 /* memory.c. Hands, the device's context current */
@@ -255,7 +259,7 @@ struct mct_cuda_memory *mct_cuda_memory_create(struct mct_cuda_gpu *g, unsigned 
 /* Maps size bytes of an allocation behind those that are there. The handle is the memory's from here on in any case. */
 CUresult mct_cuda_memory_map(struct mct_cuda_memory *m, CUmemGenericAllocationHandle handle,
                              uint64_t size);
-/* Read and write, for the device and those that reach it. */
+/* Read and write, for the device and those of the others that can have it. */
 CUresult mct_cuda_memory_allow(struct mct_cuda_memory *m);
 /* All of it, whatever fails; the first failure, and in *what of what. */
 CUresult mct_cuda_memory_destroy(struct mct_cuda_memory *m, const char **what);

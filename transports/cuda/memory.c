@@ -49,21 +49,46 @@ CUresult mct_cuda_memory_map(struct mct_cuda_memory *m, CUmemGenericAllocationHa
     return e;
 }
 
-CUresult mct_cuda_memory_allow(struct mct_cuda_memory *m)
+/* devices: a bit each */
+static CUresult allow(const struct mct_cuda_memory *m, uint32_t devices)
 {
-    struct mct_cuda *c = m->gpu->cuda;
+    const struct mct_cuda *c = m->gpu->cuda;
     CUmemAccessDesc access[MCT_CUDA_DEVICES];
     size_t n = 0;
 
     memset(access, 0, sizeof(access));
     for (unsigned i = 0; i < c->ngpus; i++) {
-        if (!mct_cuda_reaches(&c->gpus[i], m->gpu))
+        if ((devices >> i & 1u) == 0)
             continue;
         access[n].location.type = CU_MEM_LOCATION_TYPE_DEVICE;
         access[n].location.id = c->gpus[i].handle;
         access[n++].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     }
     return c->driver->mem_set_access(m->reserved, m->reserved_size, access, n);
+}
+
+CUresult mct_cuda_memory_allow(struct mct_cuda_memory *m)
+{
+    const uint32_t own = UINT32_C(1) << m->gpu->index;
+    struct mct_cuda *c = m->gpu->cuda;
+    uint32_t others = 0;
+    CUresult e, refused;
+
+    for (unsigned i = 0; i < c->ngpus; i++)
+        if (&c->gpus[i] != m->gpu && mct_cuda_reaches(&c->gpus[i], m->gpu) &&
+            !mct_cuda_lost(&c->gpus[i]))
+            others |= UINT32_C(1) << i;
+    e = allow(m, own | others);
+    if (e == CUDA_SUCCESS || others == 0)
+        return e;
+    /* One of the others may have failed without anybody's having noticed: that is no reason to have no memory here. */
+    e = allow(m, own);
+    for (unsigned i = 0; i < c->ngpus && e == CUDA_SUCCESS; i++) {
+        refused = (others >> i & 1u) != 0 ? allow(m, UINT32_C(1) << i) : CUDA_SUCCESS;
+        if (refused != CUDA_SUCCESS)
+            mct_cuda_part(&c->gpus[i], m->gpu, refused);
+    }
+    return e;
 }
 
 CUresult mct_cuda_memory_destroy(struct mct_cuda_memory *m, const char **what)
