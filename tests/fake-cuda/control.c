@@ -144,6 +144,7 @@ static void settings_read(struct fake_settings *s)
     s->posix = number_or("FAKE_CUDA_POSIX", 1, 1);
     s->dmabuf = number_or("FAKE_CUDA_DMABUF", 1, 1);
     s->rdma = number_or("FAKE_CUDA_RDMA", 1, 1);
+    s->flush = number_or("FAKE_CUDA_FLUSH", 0, 1);
     s->mig = number_or("FAKE_CUDA_MIG", 0, 1);
     s->abort = number_or("FAKE_CUDA_ABORT", 1, 1);
     s->leaks = number_or("FAKE_CUDA_LEAKS", 0, 1);

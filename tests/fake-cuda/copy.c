@@ -58,7 +58,7 @@ CUresult fake_op_hold(struct fake_op *op, uint64_t at, uint64_t size, bool write
                       size_t *run)
 {
     struct fake_range *r = fake_range_find(at);
-    struct fake_host *h = r == NULL ? fake_host_find(at) : NULL, *other;
+    struct fake_host *h = r == NULL ? fake_host_find(at) : NULL;
     uint64_t end;
 
     if (r != NULL) {
@@ -69,22 +69,26 @@ CUresult fake_op_hold(struct fake_op *op, uint64_t at, uint64_t size, bool write
         *out = (uint8_t *)(uintptr_t)at;
     } else {
         end = at + size;
-        for (other = fake.hosts; other != NULL; other = other->next) {
-            if (other->at > at && other->at < end)
-                end = other->at;
-        }
         *out = (uint8_t *)(uintptr_t)at;
     }
     *run = end - at < size ? end - at : size;
     if (r != NULL)
         return hold_device(op, r, writes);
     if (h != NULL) {
+        if (*run < size)
+            return fake_misuse(CUDA_ERROR_INVALID_VALUE, "0x%llx is registered, but not %llu bytes",
+                               (unsigned long long)at, (unsigned long long)size);
         hold_host(op, h);
         if (!h->portable && h->c != op->c)
             op->pageable = true;
         return CUDA_SUCCESS;
     }
     op->pageable = true;
+    for (h = fake.hosts; h != NULL && (h->at <= at || h->at >= end); h = h->next)
+        ;
+    if (h != NULL)
+        return fake_misuse(CUDA_ERROR_INVALID_VALUE, "0x%llx is not registered, 0x%llx is",
+                           (unsigned long long)at, (unsigned long long)h->at);
     if (fake_is_device_address(at))
         return fake_misuse(CUDA_ERROR_INVALID_VALUE, "0x%llx lies outside an allocation",
                            (unsigned long long)at);

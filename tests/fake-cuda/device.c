@@ -239,8 +239,10 @@ CUresult fake_cuDeviceGetAttribute(int *value, CUdevice_attribute a, CUdevice d)
     case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
     case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
     case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES:
         *value = 1;
+        break;
+    case CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES:
+        *value = s->flush;
         break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
         *value = s->compute_mode;

@@ -42,6 +42,7 @@ static void host_add(struct fake_context *c, void *at, uint64_t size, unsigned f
     h->size = size;
     h->c = c;
     h->portable = (flags & CU_MEMHOSTREGISTER_PORTABLE) != 0;
+    h->mapped = ours || (flags & CU_MEMHOSTREGISTER_DEVICEMAP) != 0;
     h->ours = ours;
     h->id = ++fake.next_id;
     h->next = fake.hosts;
@@ -166,7 +167,7 @@ CUresult fake_cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *at, unsigned 
     h = fake_host_find((uint64_t)(uintptr_t)at);
     if (flags != 0)
         res = fake_misuse(CUDA_ERROR_INVALID_VALUE, "flags must be 0, not %u", flags);
-    else if (h == NULL || (!h->portable && h->c != fake_current()))
+    else if (h == NULL || (!h->portable && h->c != fake_current()) || !h->mapped)
         res = CUDA_ERROR_INVALID_VALUE;
     else
         *out = (uint64_t)(uintptr_t)at; /* one address for all */

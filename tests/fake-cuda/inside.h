@@ -43,7 +43,7 @@ enum fake_kind { FAKE_KIND_CONTEXT = 1, FAKE_KIND_HANDLE, FAKE_KIND_STREAM, FAKE
 /* What the environment says, read once. */
 struct fake_settings {
     unsigned devices; /* there; visible are fewer */
-    bool peer, vmm, posix, dmabuf, rdma, mig, abort, leaks;
+    bool peer, vmm, posix, dmabuf, rdma, flush, mig, abort, leaks;
     int version, compute_mode;
     uint64_t memory, granularity; /* bytes */
     uint32_t delay_us;
@@ -100,7 +100,7 @@ struct fake_host {
     struct fake_host *next;
     uint64_t at, size;
     struct fake_context *c;
-    bool portable, ours; /* by cuMemHostAlloc */
+    bool portable, mapped, ours; /* by cuMemHostAlloc */
     unsigned busy;
     uint64_t id;
 };

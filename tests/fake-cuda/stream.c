@@ -430,13 +430,13 @@ static CUresult stream_word(enum fake_call call, int kind, CUstream handle, CUde
 
 CUresult fake_cuStreamWriteValue32_v2(CUstream s, CUdeviceptr at, uint32_t value, unsigned flags)
 {
-    return stream_word(FAKE_cuStreamWriteValue32_v2, FAKE_OP_WRITE, s, at, value, flags, 1);
+    return stream_word(FAKE_cuStreamWriteValue32_v2, FAKE_OP_WRITE, s, at, value, flags, 0);
 }
 
 CUresult fake_cuStreamWaitValue32_v2(CUstream s, CUdeviceptr at, uint32_t value, unsigned flags)
 {
     return stream_word(FAKE_cuStreamWaitValue32_v2, FAKE_OP_WAIT, s, at, value, flags,
-                       3 | CU_STREAM_WAIT_VALUE_FLUSH);
+                       3 | (fake.settings.flush ? CU_STREAM_WAIT_VALUE_FLUSH : 0u));
 }
 
 CUresult fake_cuLaunchHostFunc(CUstream handle, CUhostFn f, void *context)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Words that streams and requests wait for. */
 #include "gpu.h"
+#include "lib/gpu.h"
 
 TestSuite(gate, .timeout = 60);
 
@@ -85,6 +86,25 @@ Test(gate, a_stream_follows_a_signal)
     mcs_store_release(g.word, 5u);
     gpu_check(stream_end(&w, 1, s));
     /* the page goes with the connection */
+    gpu_stop(&w);
+}
+
+/* Few platforms can: where the attribute is 0, drivers refuse the flag, and the double, too. */
+Test(gate, a_stream_that_follows_flushes_what_others_have_written_where_it_can)
+{
+    struct gpu_world w = {0};
+    mcshm_gate g;
+    CUstream s;
+
+    setenv("FAKE_CUDA_FLUSH", "1", 1);
+    start(&w);
+    s = stream_make(&w, 0);
+    cr_assert_eq(mcshm_gate_create(w.c, "cuda:0", &g), MCSHM_OK, "%s", mcshm_last_error(w.c));
+    cr_assert_eq(w.c->gpu->devices[0].wait_flags,
+                 CU_STREAM_WAIT_VALUE_GEQ | CU_STREAM_WAIT_VALUE_FLUSH);
+    mcs_store_release(g.word, 1u);
+    cr_assert_eq(mcshm_gate_follow(w.c, &g, s, 1), MCSHM_OK);
+    gpu_check(stream_end(&w, 0, s));
     gpu_stop(&w);
 }
 

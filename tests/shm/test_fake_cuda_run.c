@@ -148,10 +148,27 @@ Test(fake_cuda_run, host_memory_is_registered_as_the_driver_wants_it)
     begin();
     p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     ok(d->host_register(p, size, CU_MEMHOSTREGISTER_PORTABLE));
+    fails(d->host_device_pointer(&at, p, 0), CUDA_ERROR_INVALID_VALUE);
+    ok(d->host_unregister(p));
+    ok(d->host_register(p, size, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
     cr_assert_eq(count(FAKE_REGISTERED_BYTES), (int64_t)size);
     fails(d->host_register(p + 4096, 4096, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     ok(d->host_device_pointer(&at, p + 8, 0));
     cr_assert_eq(at, (uintptr_t)p + 8);
+    ok(d->host_unregister(p));
+    ok(d->host_register(p + 4096, 4096, 0));
+    ok(d->host_register(p + 8192, 4096, 0));
+    at = alloc(16384);
+    ok(d->copy(at, (uintptr_t)p + 4096, 4096, NULL));
+    ok(d->stream_synchronize(NULL));
+    ok(d->copy(at, (uintptr_t)p + 12288, 4096, NULL));
+    wrong(d->copy(at, (uintptr_t)p, 4097, NULL), "not registered");
+    wrong(d->copy(at, (uintptr_t)p + 4096, 8192, NULL), "not 8192 bytes");
+    wrong(d->copy((uintptr_t)p + 8192, at, 4097, NULL), "not 4097 bytes");
+    ok(d->mem_free(at));
+    ok(d->host_unregister(p + 8192));
+    ok(d->host_unregister(p + 4096));
+    ok(d->host_register(p, size, CU_MEMHOSTREGISTER_PORTABLE));
     munmap(p, size);
     wrong(d->host_unregister(p), "unmapped before");
     p = mmap(p, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
@@ -194,6 +211,8 @@ Test(fake_cuda_run, gates_are_written_and_waited_for)
     ok(d->fill32(value, 3, 1, other));
     ok(d->stream_synchronize(s));
     wrong(d->stream_write32(s, at + 2, 1, 0), "flags");
+    wrong(d->stream_write32(s, at, 1, 1), "flags"); /* of the earlier form of the call */
+    wrong(d->stream_wait32(s, at, 1, CU_STREAM_WAIT_VALUE_FLUSH), "flags");
     wrong(d->stream_write32(s, (uintptr_t)&word, 1, 0), "no such");
     ok(d->mem_free(value));
     ok(d->stream_destroy(s));
