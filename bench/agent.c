@@ -72,7 +72,7 @@ static int write_config(const char *path, const struct agent *a, const struct ag
     fprintf(f,
             "[agent]\n"
             "socket = %s\n"
-            "log_level = error\n"
+            "log_level = %s\n"
             "[pool]\n"
             "size = %" PRIu64 "M\n"
             "pages = %s\n"
@@ -84,8 +84,9 @@ static int write_config(const char *path, const struct agent *a, const struct ag
             "[admin]\n"
             "mode = off\n"
             "%s",
-            a->socket, (o->pool_size + slack(o)) >> 20, o->small ? "off" : "prefer", o->core,
-            o->busy ? "busy" : "sleep", SESSIONS, o->settings != NULL ? o->settings : "");
+            a->socket, o->warns ? "warning" : "error", (o->pool_size + slack(o)) >> 20,
+            o->small ? "off" : "prefer", o->core, o->busy ? "busy" : "sleep", SESSIONS,
+            o->settings != NULL ? o->settings : "");
     bad = ferror(f);
     return fclose(f) == 0 && !bad ? 0 : -EIO;
 }

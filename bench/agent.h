@@ -20,6 +20,7 @@ struct agent_options {
     bool small;           /* just that, in ordinary pages; else hugepages and room to round up */
     int netns;            /* descriptor of the network namespace it lives in; 0: ours */
     bool open;            /* users other than this one may enter its folder */
+    bool warns;           /* its warnings are shown, else its errors alone */
     const char *settings; /* more of its ini file; NULL: nothing */
 };
 

@@ -151,6 +151,7 @@ static int start_stage(struct stage *s)
                                .core = s->cores.engine,
                                .busy = true,
                                .pool_size = s->figures->region,
+                               .warns = true, /* of what makes copies slower */
                                .settings = "[gpu]\nenable = require\n"};
     struct gpu_job job = {.what = GPU_OPEN};
     struct gpu_result r;

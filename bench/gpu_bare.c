@@ -13,6 +13,7 @@ int gpu_bare_init(struct gpu_bare *b, struct device *d, uint64_t region, uint64_
     int rc = 0;
 
     *b = (struct gpu_bare){.device = d, .from = from, .to = to};
+    b->singly = d->driver->copy_batch == NULL && d->driver->copy_batch_12 == NULL;
     for (unsigned i = 0; rc == 0 && i < GPU_BARE_STREAMS; i++)
         rc = device_check(d, d->driver->stream_create(&b->streams[i], CU_STREAM_NON_BLOCKING),
                           "creating a stream");
@@ -52,21 +53,33 @@ static int make_room(struct gpu_bare *b, size_t count)
     return b->room > 0 ? 0 : say_error(-ENOMEM, "no memory for a list of %zu pieces", count);
 }
 
-static int copy_list(struct gpu_bare *b, size_t count, CUstream stream)
+static CUresult copy_batch(struct gpu_bare *b, size_t count, CUstream stream)
 {
     const struct mcs_cuda *driver = b->device->driver;
     CUmemcpyAttributes attributes = {.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
     size_t first = 0, failed = 0;
-    CUresult e = CUDA_SUCCESS;
 
     if (driver->copy_batch != NULL)
-        e = driver->copy_batch(b->tos, b->froms, b->sizes, count, &attributes, &first, 1, stream);
-    else if (driver->copy_batch_12 != NULL)
-        e = driver->copy_batch_12(b->tos, b->froms, b->sizes, count, &attributes, &first, 1,
-                                  &failed, stream);
-    else
+        return driver->copy_batch(b->tos, b->froms, b->sizes, count, &attributes, &first, 1,
+                                  stream);
+    return driver->copy_batch_12(b->tos, b->froms, b->sizes, count, &attributes, &first, 1, &failed,
+                                 stream);
+}
+
+static int copy_list(struct gpu_bare *b, size_t count, CUstream stream)
+{
+    CUresult e = b->singly ? CUDA_ERROR_NOT_SUPPORTED : copy_batch(b, count, stream);
+
+    if (e != CUDA_SUCCESS && !b->singly && !mcs_cuda_is_lost(e)) {
+        b->singly = true;
+        say_note("the driver has refused a batch of %zu bare copies (%s): they are made one by one",
+                 count, mcs_cuda_error(b->device->driver, e));
+    }
+    if (b->singly) {
+        e = CUDA_SUCCESS;
         for (size_t i = 0; e == CUDA_SUCCESS && i < count; i++)
-            e = driver->copy(b->tos[i], b->froms[i], b->sizes[i], stream);
+            e = b->device->driver->copy(b->tos[i], b->froms[i], b->sizes[i], stream);
+    }
     return device_check(b->device, e, "a bare list of copies");
 }
 

@@ -17,6 +17,7 @@ struct gpu_bare {
     CUdeviceptr *tos, *froms;           /* of a list */
     size_t *sizes;
     size_t room;
+    bool singly; /* the driver has no batches, or has refused one */
 };
 
 /* from, to: device memory of region bytes each; the caller's. 0, or a negative errno, said already. */
@@ -25,7 +26,7 @@ int gpu_bare_init(struct gpu_bare *b, struct device *d, uint64_t region, uint64_
 void gpu_bare_fini(struct gpu_bare *b); /* also of one that is all zero */
 
 /* Queues the copies of plan, from place `at` in the source to the same in the target, on streams[stream]: one
- * cuMemcpyAsync(), or, of a list, one cuMemcpyBatchAsync() where the driver has it. 0, or a negative errno, said already. */
+ * cuMemcpyAsync(), or, of a list, one cuMemcpyBatchAsync() where the driver has it and takes it. 0, or a negative errno, said already. */
 int gpu_bare_copy(struct gpu_bare *b, enum gpu_op op, const struct copy_plan *plan, uint64_t at,
                   unsigned stream);
 /* Looks until all on the stream has ended. */

@@ -52,7 +52,12 @@ static void look(const struct mcs_cuda *driver, int ordinal, int count, struct d
     out->posix_handles =
         attribute(driver, number, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
     out->dmabuf = attribute(driver, number, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
-    out->rdma = attribute(driver, number, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED);
+    /* as the agent wants it, transports/cuda/device.c */
+    out->rdma = attribute(driver, number, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED) > 0 &&
+                attribute(driver, number,
+                          CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) > 0 &&
+                attribute(driver, number, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) >=
+                    CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER;
     for (int i = 0; i < count; i++) {
         int can = 0;
 

@@ -110,6 +110,12 @@ if [ $fake = 0 ] && grep -q 'FAKE GPU' <<<"$devices"; then
     echo "the driver that is found here is the double of tests/fake-cuda (LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}): no GPU was tried"
     exit 77
 fi
+# Where the driver does not persist, it puts a device to sleep whenever nobody has it open, and takes seconds to wake it: each step
+# would wait for that.
+for file in /dev/nvidia[0-9]*; do
+    # shellcheck disable=SC2034 # it is open, that is all
+    [ $fake = 1 ] || [ ! -r "$file" ] || exec {awake}<"$file"
+done
 tell() { # to the terminal and to the table
     printf '%s\n' "$@" | tee -a "$log/table.txt"
 }

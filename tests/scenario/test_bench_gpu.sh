@@ -43,6 +43,10 @@ ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1' || refused 'cannot be loaded'
     bench gpu --fake-cuda --device "$(LD_LIBRARY_PATH=$B/fake-cuda "$B/bin/mcshm" doctor gpu | sed -n 's/.*\(GPU-facecd01[-0-9a-f]*\): FAKE.*/\1/p')" \
         --sizes 64K --seconds 0.001 --rounds 1 >"$DIR/gpu.txt"
     unset FAKE_CUDA_MISSING
+    # one that has them and takes none: said, by both, and no failure
+    FAKE_CUDA_FAIL=cuMemcpyBatchAsync_v2=CUDA_ERROR_NOT_SUPPORTED bench gpu --fake-cuda --sizes 64K --seconds 0.001 --rounds 1 >"$DIR/singly.txt"
+    grep -q 'refused a batch of 16 bare copies (CUDA_ERROR_NOT_SUPPORTED)' "$DIR/stderr" && grep -q 'takes no batched copies (CUDA_ERROR_NOT_SUPPORTED)' "$DIR/stderr" ||
+        fail "what was said of batches: $(cat "$DIR/stderr")"
     equal "$(grep -c '^\*\*\* FAKE' "$DIR/gpu.txt")" 2 "warnings in $(cat "$DIR/gpu.txt")"
     grep -q 'FAKE GPU 1' "$DIR/gpu.txt" || fail "which device? $(cat "$DIR/gpu.txt")"
 }
