@@ -500,6 +500,9 @@ void mco_directory_report_begins(struct mco_directory *d, uint32_t holder)
     h->state = MCO_HOLDER_REPORTING;
     h->turn = (h->turn + 1) & 7;
     h->marked = 0;
+    /* what the report before did not tell again may be in this one: its end says what there is to sweep */
+    h->scan &= (uint8_t)~MCO_SCAN_SWEEP;
+    h->scans &= (uint8_t)~MCO_SCAN_SWEEP;
 }
 
 void mco_directory_report_ends(struct mco_directory *d, uint32_t holder, uint64_t now)

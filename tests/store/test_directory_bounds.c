@@ -152,3 +152,37 @@ Test(directory_bounds, those_that_are_silent_are_counted)
     cr_assert_eq(found(d, "k", 7 * S).naway, 1u);
     mco_directory_destroy(d);
 }
+
+/* One report after the other: what the first one did not name is looked for while the second one is still being told. */
+Test(directory_bounds, a_report_that_is_being_told_takes_nothing_back)
+{
+    struct mco_directory *d = made(3, 0, 0);
+    uint32_t a = holder(d, 1);
+    struct mco_version v[100];
+    bool report;
+    char text[16];
+
+    put(d, a, "goes", 0, 1, S);
+    for (unsigned i = 0; i < 100; i++) {
+        snprintf(text, sizeof(text), "k%u", i);
+        v[i] = put(d, a, text, 0, 1, S);
+    }
+    for (uint64_t life = 2; life < 4; life++) {
+        joined(d, 1, "", life, S, &report);
+        cr_assert(report);
+        mco_directory_report_begins(d, a);
+        for (unsigned round = 0; round < 100; round++)
+            mco_directory_tick(d, S);
+        for (unsigned i = 0; i < 100; i++) {
+            snprintf(text, sizeof(text), "k%u", i);
+            cr_assert_eq(found(d, text, S).status, MCS_OK, "%s, life %lu", text, life);
+            reported(d, a, text, v[i], true, 1, S);
+        }
+        mco_directory_report_ends(d, a, S);
+        mco_directory_tick(d, S); /* what it has not named begins to be looked for */
+    }
+    for (unsigned round = 0; round < 100; round++)
+        mco_directory_tick(d, S);
+    cr_assert_eq(found(d, "goes", S).status, MCS_NOT_FOUND);
+    mco_directory_destroy(d);
+}
