@@ -381,6 +381,7 @@ void mcd_catalog_leader(struct mcd_catalog *c, const char *address, uint64_t tok
     snprintf(c->leader, sizeof(c->leader), "%s", address);
     c->leader_token = token;
     c->master = master;
+    mcd_ops_late(c);
     mcd_report_leader(c);
     mcd_store_calls_leaderless(c);
     if (address[0] != '\0' && token == 0)

@@ -275,6 +275,14 @@ bool mcd_over_has(const struct mcd_over *over, uint32_t n, const struct mco_key 
                   const struct mco_version *v);
 /* These lives are over: pulls of them come to nothing. recalled: by a holder, else by the master's order. */
 void mcd_ops_unwant(struct mcd_catalog *c, const struct mcd_over *over, uint32_t n, bool recalled);
+/* Another leads: ends of puts that are told it are late. */
+void mcd_ops_late(struct mcd_catalog *c);
+/* Is this the life of a put that began under an earlier leader, and of which the present one has not said yet whether it is the last
+ * one? The put may have been undone, and a later life be over with who has it. */
+bool mcd_ops_doubt(const struct mcd_catalog *c, const struct mco_key *k,
+                   const struct mco_version *v);
+/* Copies that were ordered are not made any more. */
+void mcd_ops_disown(struct mcd_catalog *c);
 /* All of them end with this. */
 void mcd_ops_end(struct mcd_catalog *c, enum mcs_status status);
 
@@ -308,6 +316,8 @@ int mcd_pull_begin(struct mcd_catalog *c, struct mcd_op *op, uint32_t i, struct 
 /* These lives are not to be here: pulls of them that are under way come to nothing. Then comes their removal
  * (mco_remove()): between the two nothing slips through. */
 void mcd_pulls_unwant(struct mcd_catalog *c, const struct mcd_over *over, uint32_t n);
+/* Pulls of this op that are under way come to nothing. */
+void mcd_pulls_unwant_of(struct mcd_catalog *c, const struct mcd_op *op);
 /* This life of the key is there: pulls of earlier ones come to nothing. */
 void mcd_pulls_outdate(struct mcd_catalog *c, const struct mco_key *k, const struct mco_version *v);
 void mcd_pulls_poll(struct mcd_catalog *c);

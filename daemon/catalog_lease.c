@@ -100,8 +100,8 @@ static void refuse_all(struct mcd_catalog *c, struct leased *l, int64_t n)
     c->stats.leases_refused += (uint64_t)n;
 }
 
-/* One object: where it is, and that it stays there. */
-static void lease_one(struct mcd_catalog *c, const struct mco_key *key, uint64_t until,
+/* One object: where it is, and that it stays there. keep: for a copy that the leader has ordered, which knows what it is of. */
+static void lease_one(struct mcd_catalog *c, const struct mco_key *key, uint64_t until, bool keep,
                       const struct leased *out, uint32_t i)
 {
     struct mco_store *s = c->store->objects;
@@ -112,6 +112,13 @@ static void lease_one(struct mcd_catalog *c, const struct mco_key *key, uint64_t
     out->status[i] = (uint8_t)mco_pin(s, key, &hint, c->now, &v);
     if (out->status[i] != MCS_OK)
         return;
+    if (!keep && mcd_ops_doubt(c, key, &v.version)) {
+        mco_unpin(s, v.object);
+        out->status[i] =
+            MCS_NO_DIRECTORY; /* the leader says which is the last one, when it has heard all */
+        c->stats.leases_refused++;
+        return;
+    }
     mco_lease(s, v.object, until);
     e = v.owner;
     out->token[i] = v.version.token;
@@ -179,7 +186,7 @@ static void lease_all(struct mcd_catalog *c, const Mcd__StoreLease *r, struct le
             (void)mco_exist(c->store->objects, &key, NULL, 1, until - c->now, c->now, &l->status[i],
                             NULL);
         else
-            lease_one(c, &key, until, l, i);
+            lease_one(c, &key, until, r->keep, l, i);
         if (r->keep && !r->exist)
             keep_one(c, &key, l, i);
     }

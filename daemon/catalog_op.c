@@ -698,6 +698,7 @@ int mcd_op_begin(struct mcd_catalog *c, struct mcd_ask *a, struct mcd_holder *fr
         struct mcd_holder *h = from;
 
         k->given = k->status;
+        op->late |= a->kind == MCD_ASK_END && k->version.token != c->leader_token;
         if (a->kind == MCD_ASK_PULL)
             k->reach = NULL;
         if (a->kind == MCD_ASK_PULL && from == NULL)
@@ -744,6 +745,43 @@ void mcd_ops_poll(struct mcd_catalog *c)
             run(op);
         else
             mcd_catalog_due(c, op->due);
+    }
+}
+
+void mcd_ops_late(struct mcd_catalog *c)
+{
+    for (struct mcd_op *op = c->ops; op != NULL; op = op->next)
+        op->late |= op->ask != NULL && op->ask->kind == MCD_ASK_END;
+}
+
+bool mcd_ops_doubt(const struct mcd_catalog *c, const struct mco_key *k,
+                   const struct mco_version *v)
+{
+    bool doubt = false;
+
+    for (const struct mcd_op *op = c->ops; op != NULL && !doubt; op = op->next)
+        for (uint32_t i = 0; op->late && op->ask != NULL && i < op->n; i++) {
+            const struct mcd_ask_key *x = &op->ask->keys[i];
+
+            doubt |= op->keys[i].step != STEP_OVER && x->given == MCS_OK &&
+                     x->key.hash == k->hash && x->key.tenant == k->tenant &&
+                     mco_version_compare(&x->version, v) == 0;
+        }
+    return doubt;
+}
+
+/* Each may be gone afterwards. */
+void mcd_ops_disown(struct mcd_catalog *c)
+{
+    struct mcd_op *next;
+
+    for (struct mcd_op *op = c->ops; op != NULL; op = next) {
+        next = op->next;
+        if (op->ask == NULL || !op->from)
+            continue;
+        mcd_pulls_unwant_of(c, op);
+        give_up(op, MCS_CANCELED);
+        try_end(op);
     }
 }
 

@@ -50,6 +50,7 @@ struct mcd_op {
     bool from;    /* the holder is given: the master is not asked */
     bool granted; /* START: some key may be written */
     bool hurried; /* it is answered without waiting for recalls */
+    bool late;    /* END: of a put that may have begun under another leader than is to hear of it */
 };
 
 struct mcd_op_call {

@@ -119,6 +119,14 @@ void mcd_pulls_unwant(struct mcd_catalog *c, const struct mcd_over *over, uint32
     mcs_fence_full(); /* before the removal that follows; partner: tell() */
 }
 
+void mcd_pulls_unwant_of(struct mcd_catalog *c, const struct mcd_op *op)
+{
+    for (struct mcd_pull *p = c->pulls; p != NULL; p = p->all_next)
+        if (p->op == op)
+            mcs_store_relaxed(&p->unwanted, 1u);
+    mcs_fence_full(); /* before everything is told; partner: tell() */
+}
+
 void mcd_pulls_outdate(struct mcd_catalog *c, const struct mco_key *k, const struct mco_version *v)
 {
     struct mcd_over over = {.key = *k};

@@ -277,9 +277,13 @@ static void take_joined(struct mcd_catalog *c, const Mcd__StoreJoined *m)
     if (m->beat_ms != 0)
         c->report.beat_ns = m->beat_ms * MCD_MS;
     mco_events_range(c->store->events, &first, &next);
+    if (m->report && c->report.walking && !fresh)
+        return; /* it is being told */
+    /* A leader that does not know what was ordered before, or orders it anew: a copy that was made all the same could be missed when
+     * its life is said to be over. Before everything is told. */
+    if (fresh || m->report)
+        mcd_ops_disown(c);
     if (m->report) {
-        if (c->report.walking && !fresh)
-            return; /* it is being told */
         /* the answer to what was told before this was asked for says nothing of it */
         forget(&c->report.reporting);
         c->report.walking = c->report.first = true;
@@ -305,6 +309,8 @@ static void joined(struct mcd_store_call *sc, uint32_t status, const uint8_t *pa
         c->stats.fenced++; /* it leads no more, and does not know it */
         not_joined(c);
     } else if (status == MCS_OK && m != NULL) {
+        if (m->token != c->leader_token)
+            mcd_ops_late(c);
         c->leader_token = m->token;
         take_promise(c, sent, m->current_ms, m->stale);
         take_joined(c, m);

@@ -190,6 +190,8 @@ void mco_duties_again(struct mco_directory *d, struct mco_member *h, bool away)
             make_due(d, h->given[i].first);
     while (away && (y = h->due[COPIES].first) != NULL) {
         e = y->e;
+        if (y->once)
+            h->told = false; /* it may be made still: asked for everything, the holder lets it be */
         mco_duty_end(d, y);
         mco_entry_settle(d, e);
         d->repair = true;

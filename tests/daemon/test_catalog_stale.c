@@ -203,3 +203,92 @@ Test(catalog_stale, what_is_not_here_any_more_is_not_told_of)
     fini(&x);
     cr_assert(over);
 }
+
+static void order_copy(struct holder *x, const char *key, uint64_t token)
+{
+    char *hosts[] = {(char *)"127.0.0.1:9"};
+    Mcd__StoreOrder m = MCD__STORE_ORDER__INIT;
+    struct mcd_names names = {0};
+    uint64_t tenant = TENANT, one = 1;
+    uint32_t from = 0;
+
+    cr_assert_eq(mcd_names_add(&names, key, (uint32_t)strlen(key)), 0);
+    m.token = token;
+    m.kind = MCO_ORDER_COPY;
+    m.keys = mcd_names_data(&names);
+    m.n_tenant = m.n_version_token = m.n_version_sequence = m.n_from = m.n_hosts = 1;
+    m.tenant = &tenant;
+    m.version_token = m.version_sequence = &one;
+    m.from = &from;
+    m.hosts = hosts;
+    send_off(x, MCD_WIRE_STORE_ORDER, &m.base);
+    mcd_names_free(&names);
+}
+
+/* The next leader does not know of it: it could say that the life is over while the copy is still being made. */
+Test(catalog_stale, a_copy_is_not_made_for_a_leader_that_does_not_know_of_it)
+{
+    struct mcd_remote remote = {.status = MCS_OK};
+    struct mcd_reach reach = {.segment = mcd_segment_create(NULL, 0, 1)};
+    struct holder x;
+
+    init(&x);
+    led(&x);
+    reach.segment->remote = &remote;
+    mcd_holder_get(x.st.catalog, "127.0.0.1:9")->reach = &reach;
+    x.refuses = UINT32_MAX; /* who is to give it has not heard enough */
+    order_copy(&x, "k", LEADER);
+    until(&x, x.leases > 2);
+    cr_assert_not_null(x.st.catalog->ops);
+    x.token = LEADER + 1;
+    x.wants = true;
+    mcd_catalog_leader(x.st.catalog, "127.0.0.1:9", LEADER + 1, NULL);
+    until(&x, x.st.catalog->ops == NULL);
+    /* one that asks for everything once more has lost track of it */
+    x.wants = false;
+    until(&x, !x.st.catalog->report.walking && x.st.catalog->report.joined);
+    x.leases = 0;
+    order_copy(&x, "k", LEADER + 1);
+    until(&x, x.leases > 2);
+    x.wants = true;
+    until(&x, x.st.catalog->ops == NULL);
+    until(&x, x.raw.last.id == x.next_id);
+    cr_assert_eq(x.raw.last.status, MCS_OK);
+    mcd_holder_get(x.st.catalog, "127.0.0.1:9")->reach = NULL;
+    reach.segment->remote = NULL;
+    mcd_segment_put(reach.segment);
+    fini(&x);
+}
+
+/* It was sealed late, perhaps: the put was undone, and the key has had a later life, whose holder the next leader has not heard yet. */
+Test(catalog_stale, what_the_next_leader_has_not_taken_yet_is_not_leased)
+{
+    struct mcd_ask_key k = {.key = mco_key(TENANT, "k", 1), .version = {1, 4}, .status = MCS_OK};
+    struct holder x;
+    bool over = false;
+    struct mcd_ask a = {.kind = MCD_ASK_END,
+                        .keys = &k,
+                        .n = 1,
+                        .tenant = TENANT,
+                        .deadline = mcd_now_ns() + UINT64_C(20000000000),
+                        .context = &over};
+
+    init(&x);
+    x.token = 1;
+    x.current_ms = 60000;
+    mcd_catalog_leader(x.st.catalog, "127.0.0.1:9", 1, NULL);
+    until(&x, x.claims);
+    put(&x, "k", 4);
+    cr_assert_eq(mcd_op_begin(x.st.catalog, &a, NULL, asked), 0);
+    until(&x, x.ends != 0);
+    cr_assert_eq(leased(&x), MCS_OK, "who has begun it knows whether it is the last one");
+    x.token = 2;
+    mcd_catalog_leader(x.st.catalog, "127.0.0.1:9", 2, NULL);
+    x.ends = 0;
+    until(&x, x.ends != 0);
+    cr_assert_eq(leased(&x), MCS_NO_DIRECTORY);
+    put(&x, "k", 5);
+    cr_assert_eq(leased(&x), MCS_OK, "that is another one");
+    fini(&x);
+    cr_assert(over);
+}

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The directory among agents that put, remove, evict, lose their connections, restart and lose their memory at random, with
- * leaders that change.  What agents say arrives in order, but late.  Whenever all has arrived, the directory and
+ * leaders that change, also while puts are under way: these end under the next one, and are told until they are answered.
+ * What agents say arrives in order, but late.  Whenever all has arrived, the directory and
  * the agents agree; what was acknowledged is there, and what was removed is not.  An agent that a leader has promised to wait for
  * has, for so long, no life that was said to be over: it may lease what it has.
  */
@@ -30,8 +31,15 @@ struct queue {
     unsigned first, count;
 };
 
+/* A put of an agent's, until it has heard that it is over. */
+struct put {
+    enum { PUT_NONE, PUT_OPEN, PUT_SEALED, PUT_GIVEN_UP } state;
+    struct mco_version version;
+};
+
 struct agent {
-    struct mco_version has[KEYS];   /* sequence 0: nothing */
+    struct mco_version has[KEYS]; /* sequence 0: nothing */
+    struct put puts[KEYS];
     struct mco_version named[KEYS]; /* the last life that a leader has sent others for */
     struct mco_version late[KEYS];  /* one that was over before a leader had heard of it */
     uint64_t identity, life;
@@ -44,7 +52,7 @@ struct agent {
 
 /* A removal, or a put that replaces, that is not answered before earlier lives are dropped. */
 struct unanswered {
-    unsigned key;
+    unsigned key, agent;              /* AGENTS: a removal */
     struct mco_version version, over; /* what it waits for; what is over when it is answered */
 };
 
@@ -54,10 +62,14 @@ struct sim {
     uint64_t now, token, random, graves;
     char names[KEYS][8];
     struct mco_version acked[KEYS], removed[KEYS];
-    struct mco_version over[KEYS]; /* that it is was said, by whatever leader */
+    struct mco_version over[KEYS];        /* that it is was said, by whatever leader */
+    struct mco_version sealed_late[KEYS]; /* the last one that was so when it was over */
+    struct mco_version evicted
+        [KEYS]; /* a leader may hear late that it was there, and takes it for the last one, then */
     struct unanswered unanswered[QUEUE];
     unsigned nunanswered;
     unsigned long promises, kept; /* given; that an agent had while something was said to be over */
+    unsigned long late;           /* puts that ended under another leader than they began under */
     unsigned steps, settled;
 };
 
@@ -132,10 +144,12 @@ static void loses(struct sim *s, unsigned i, unsigned k)
 
 static void gets(struct sim *s, unsigned i, unsigned k, struct mco_version v)
 {
-    if (s->agents[i].has[k].sequence != 0)
-        says(s, i, k, s->agents[i].has[k], false); /* replaced */
+    struct mco_version before = s->agents[i].has[k];
+
     s->agents[i].has[k] = v;
     says(s, i, k, v, true);
+    if (before.sequence != 0)
+        says(s, i, k, before, false); /* replaced */
 }
 
 /* What the leader promises with its answer to what it has just heard. It may not arrive. */
@@ -155,10 +169,33 @@ static void promises(struct sim *s, unsigned i)
     s->promises += ns != 0;
 }
 
-static void waits(struct sim *s, unsigned k, struct mco_version version, struct mco_version over)
+static void waits(struct sim *s, unsigned i, unsigned k, struct mco_version version,
+                  struct mco_version over)
 {
     cr_assert_lt(s->nunanswered, QUEUE);
-    s->unanswered[s->nunanswered++] = (struct unanswered){k, version, over};
+    s->unanswered[s->nunanswered++] = (struct unanswered){k, i, version, over};
+}
+
+/* How this put of the agent's has gone, as it is now. */
+static void tells_end(struct sim *s, unsigned i, unsigned k)
+{
+    const struct put *p = &s->agents[i].puts[k];
+    bool there =
+        p->state == PUT_SEALED && mco_version_compare(&s->agents[i].has[k], &p->version) == 0;
+    struct said w = {.kind = SAID_END, .key = k, .report = report_of(s, k, p->version, there)};
+
+    push(&s->agents[i].out, &w);
+}
+
+/* It has heard what has become of it. */
+static void put_is_over(struct sim *s, unsigned i, unsigned k, const struct mco_version *v)
+{
+    struct put *p = &s->agents[i].puts[k];
+
+    if (p->state != PUT_NONE && mco_version_compare(&p->version, v) == 0) {
+        s->late += p->state == PUT_SEALED && v->token != s->token;
+        p->state = PUT_NONE;
+    }
 }
 
 /* Which lives does the master send others for? One that was never named nobody asks for. */
@@ -172,6 +209,29 @@ static void note_named(struct sim *s, unsigned k)
         for (unsigned n = 0; n < f.nholders; n++)
             if (f.holders[n] == s->agents[i].holder)
                 s->agents[i].named[k] = f.version;
+}
+
+static bool queued(const struct queue *q, unsigned k)
+{
+    for (unsigned n = 0; n < q->count; n++)
+        if (q->items[(q->first + n) % QUEUE]->key == k)
+            return true;
+    return false;
+}
+
+/*
+ * A put that was undone, and sealed after later lives were over. The next leaders do not know that any more where the last one was removed,
+ * or where nobody who has it has been heard in time: the key comes back with this put.
+ */
+static bool comes_back(struct sim *s, unsigned k, const struct mco_version *v)
+{
+    bool later = mco_directory_rebuilding(s->d, s->now);
+
+    for (unsigned i = 0; i < AGENTS; i++)
+        later |= s->agents[i].connected && !queued(&s->agents[i].out, k) &&
+                 mco_version_compare(&s->agents[i].has[k], &s->over[k]) > 0 &&
+                 mco_directory_state(s->d, s->agents[i].holder) == MCO_HOLDER_HERE;
+    return !later && v->token != s->token && mco_version_compare(v, &s->sealed_late[k]) == 0;
 }
 
 /* Answers what need not wait any more, and looks whether promises are kept. */
@@ -191,13 +251,21 @@ static void answers(struct sim *s)
         for (unsigned i = 0; i < AGENTS; i++)
             if (mco_version_compare(&s->agents[i].has[u->key], &s->agents[i].named[u->key]) != 0)
                 s->agents[i].late[u->key] = s->agents[i].has[u->key];
+        if (u->agent < AGENTS)
+            put_is_over(s, u->agent, u->key, &u->version);
         *u = s->unanswered[--s->nunanswered];
         n--;
     }
     for (unsigned i = 0; i < AGENTS; i++)
         for (unsigned k = 0; k < KEYS && s->now < s->agents[i].current_until; k++) {
             const struct mco_version *v = &s->agents[i].has[k];
+            const struct put *p = &s->agents[i].puts[k];
 
+            if (p->state == PUT_SEALED && mco_version_compare(v, &p->version) == 0 &&
+                v->token != s->token)
+                continue; /* the leader has not said yet that it is the last one: it is not leased */
+            if (comes_back(s, k, v))
+                s->over[k] = (struct mco_version){0};
             s->kept += s->over[k].sequence != 0;
             cr_assert(v->sequence == 0 || mco_version_compare(v, &s->over[k]) > 0 ||
                           mco_version_compare(v, &s->agents[i].named[k]) != 0 ||
@@ -223,14 +291,22 @@ static void joins(struct sim *s, unsigned i)
     cr_assert_neq(a->holder, MCO_NO_HOLDER);
     a->connected = true;
     promises(s, i);
-    if (!report)
-        return;
-    drop_all(&a->out); /* the full report says it all */
-    push(&a->out, &begins);
-    for (unsigned k = 0; k < KEYS; k++)
-        if (a->has[k].sequence != 0)
+    if (report) {
+        drop_all(&a->out); /* the full report says it all */
+        push(&a->out, &begins);
+    }
+    for (unsigned k = 0; k < KEYS; k++) {
+        bool early = random_of(s, 2) != 0, end = a->puts[k].state >= PUT_SEALED;
+
+        if (end && early)
+            tells_end(s, i, k);
+        if (report && a->has[k].sequence != 0)
             says(s, i, k, a->has[k], true);
-    push(&a->out, &ends);
+        if (end && !early)
+            tells_end(s, i, k);
+    }
+    if (report)
+        push(&a->out, &ends);
 }
 
 static void leaves(struct sim *s, unsigned i)
@@ -250,7 +326,23 @@ static void leaves(struct sim *s, unsigned i)
         free(w);
     }
     a->out = kept;
+    for (unsigned n = 0; n < s->nunanswered; n++)
+        if (s->unanswered[n].agent == i)
+            s->unanswered[n--] = s->unanswered[--s->nunanswered];
     mco_directory_left(s->d, a->holder, s->now);
+}
+
+/* Whoever filled it is gone; what is sealed is there. */
+static void dies(struct sim *s, unsigned i)
+{
+    struct agent *a = &s->agents[i];
+
+    leaves(s, i);
+    drop_all(&a->out);
+    for (unsigned k = 0; k < KEYS; k++)
+        a->puts[k].state = PUT_NONE;
+    a->life++;
+    a->current_until = 0;
 }
 
 static void leads(struct sim *s)
@@ -307,10 +399,13 @@ static bool master_hears(struct sim *s, unsigned i)
     case SAID_END:
         mco_directory_end(s->d, a->holder, &w->report, 1, s->now, &status);
         if (status == MCS_OK && w->report.there)
-            waits(s, w->key, w->report.version,
+            waits(s, i, w->key, w->report.version,
                   (struct mco_version){w->report.version.token, w->report.version.sequence - 1});
+        else
+            put_is_over(s, i, w->key, &w->report.version);
         if (status == MCS_OK && mco_version_compare(&w->report.version, &s->acked[w->key]) > 0 &&
-            mco_version_compare(&w->report.version, &s->removed[w->key]) > 0)
+            mco_version_compare(&w->report.version, &s->removed[w->key]) > 0 &&
+            mco_version_compare(&w->report.version, &s->evicted[w->key]) > 0)
             s->acked[w->key] =
                 mco_version_compare(&w->report.version, &a->has[w->key]) == 0
                     ? w->report.version
@@ -380,14 +475,6 @@ static bool orders(struct sim *s)
     return any;
 }
 
-static bool queued(const struct queue *q, unsigned k)
-{
-    for (unsigned n = 0; n < q->count; n++)
-        if (q->items[(q->first + n) % QUEUE]->key == k)
-            return true;
-    return false;
-}
-
 /* Is something under way about this key? Its last copy may be the one that a move has made. */
 static bool in_flight(struct sim *s, unsigned k)
 {
@@ -421,6 +508,8 @@ static void forgets(struct sim *s, unsigned i, unsigned k)
 {
     if (last_holder(s, i, k) || in_flight(s, k))
         s->acked[k] = (struct mco_version){0};
+    if (mco_version_compare(&s->agents[i].has[k], &s->evicted[k]) > 0)
+        s->evicted[k] = s->agents[i].has[k];
     s->over[k] = (struct mco_version){0}; /* who was away then may bring back what came before */
 }
 
@@ -433,23 +522,38 @@ static void begins_put(struct sim *s, unsigned i, unsigned k)
                           .preferred = random_of(s, 4) == 0 ? s->agents[random_of(s, AGENTS)].holder
                                                             : MCO_NO_HOLDER};
     struct mco_started out;
-    struct said w = {.kind = SAID_END, .key = k};
 
-    if (!s->agents[i].connected)
+    if (!s->agents[i].connected || s->agents[i].puts[k].state != PUT_NONE)
         return;
     mco_directory_start(s->d, s->agents[i].holder, &q, 1, s->now, &out);
-    if (out.status != MCS_OK)
+    if (out.status == MCS_OK)
+        s->agents[i].puts[k] = (struct put){PUT_OPEN, out.version};
+}
+
+/* It is sealed, or cannot be: a later life is there, or its writer has had enough. */
+static void seals(struct sim *s, unsigned i, unsigned k)
+{
+    struct agent *a = &s->agents[i];
+    struct put *p = &a->puts[k];
+    struct mco_version before = a->has[k];
+    bool early = random_of(s, 2) != 0; /* its end may be heard of before or after its events */
+
+    if (p->state != PUT_OPEN)
         return;
-    w.report = report_of(s, k, out.version, random_of(s, 8) != 0);
-    if (w.report.there &&
-        random_of(s, 2) != 0) { /* its end may be heard of before or after its events */
-        gets(s, i, k, out.version);
-        push(&s->agents[i].out, &w);
-    } else {
-        push(&s->agents[i].out, &w);
-        if (w.report.there)
-            gets(s, i, k, out.version);
-    }
+    p->state = random_of(s, 8) != 0 && mco_version_compare(&before, &p->version) < 0 ? PUT_SEALED
+                                                                                     : PUT_GIVEN_UP;
+    if (p->state == PUT_SEALED)
+        a->has[k] = p->version;
+    if (p->state == PUT_SEALED && mco_version_compare(&p->version, &s->over[k]) <= 0)
+        s->sealed_late[k] = p->version;
+    if (a->connected && early)
+        tells_end(s, i, k);
+    if (p->state == PUT_SEALED)
+        says(s, i, k, p->version, true);
+    if (p->state == PUT_SEALED && before.sequence != 0)
+        says(s, i, k, before, false); /* replaced */
+    if (a->connected && !early)
+        tells_end(s, i, k);
 }
 
 static void removes(struct sim *s, unsigned k)
@@ -463,7 +567,7 @@ static void removes(struct sim *s, unsigned k)
     if (mco_version_compare(&s->acked[k], &upto) <= 0)
         s->acked[k] = (struct mco_version){0};
     s->removed[k] = upto;
-    waits(s, k, upto, upto);
+    waits(s, AGENTS, k, upto, upto);
 }
 
 static void check_removed(struct sim *s)
@@ -476,6 +580,26 @@ static void check_removed(struct sim *s)
         if (f.nholders != 0 && s->removed[k].sequence != 0)
             cr_assert_gt(mco_version_compare(&f.version, &s->removed[k]), 0,
                          "step %u: key %u is found again", s->steps, k);
+    }
+}
+
+/* What was acknowledged, and is held by one that has told everything, is not called absent. */
+static void check_there(struct sim *s)
+{
+    for (unsigned k = 0; k < KEYS; k++) {
+        struct mco_key key = key_of(s, k);
+        struct mco_found_at f;
+
+        mco_directory_find(s->d, &key, 1, s->now, &f);
+        for (unsigned i = 0; i < AGENTS; i++) {
+            struct agent *a = &s->agents[i];
+
+            if (f.status == MCS_NOT_FOUND && s->graves == 0 && s->acked[k].sequence != 0 &&
+                a->connected && mco_version_compare(&a->has[k], &s->acked[k]) >= 0 &&
+                mco_directory_state(s->d, a->holder) == MCO_HOLDER_HERE)
+                cr_assert(in_flight(s, k), "step %u: key %u, acknowledged with %lu.%lu, is absent",
+                          s->steps, k, s->acked[k].token, s->acked[k].sequence);
+        }
     }
 }
 
@@ -573,24 +697,17 @@ static void step(struct sim *s)
             joins(s, i);
         break;
     case 10:
-        if (random_of(s, 8) == 0) { /* another life of the agent, with its memory */
-            leaves(s, i);
-            drop_all(&a->out);
-            a->life++;
-            a->current_until = 0;
-        }
+        if (random_of(s, 8) == 0) /* another life of the agent, with its memory */
+            dies(s, i);
         break;
     case 11:
         if (random_of(s, 16) == 0) { /* another memory */
-            leaves(s, i);
-            drop_all(&a->out);
+            dies(s, i);
             for (unsigned n = 0; n < KEYS; n++) {
                 forgets(s, i, n);
                 a->has[n] = (struct mco_version){0};
             }
             a->identity += 100;
-            a->life++;
-            a->current_until = 0;
         }
         break;
     case 12:
@@ -608,11 +725,15 @@ static void step(struct sim *s)
     case 15:
     case 16:
     case 17:
-    case 18:
         orders(s);
         break;
-    case 19:
+    case 18:
         mco_directory_tick(s->d, s->now);
+        break;
+    case 19:
+    case 20:
+    case 21:
+        seals(s, i, k);
         break;
     default:
         if (random_of(s, 2))
@@ -622,6 +743,7 @@ static void step(struct sim *s)
         break;
     }
     check_removed(s);
+    check_there(s);
     answers(s);
 }
 
@@ -652,6 +774,7 @@ static void run(uint64_t seed, unsigned steps)
     }
     cr_assert_gt(s->promises, steps / 4, "%lu promises", s->promises);
     cr_assert_gt(s->kept, steps / 4, "%lu promises mattered", s->kept);
+    cr_assert_gt(s->late, 0u, "no put has ended under another leader");
     mco_directory_destroy(s->d);
     free(s);
 }

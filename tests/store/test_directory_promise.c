@@ -88,3 +88,30 @@ Test(directory_promise, a_promise_goes_on_over_a_change_of_the_leader)
     cr_assert_eq(mco_directory_promise(d, b, 3 * S), 0);
     mco_directory_destroy(d);
 }
+
+/* A copy that was ordered of a holder that is silent is made elsewhere; it may make it all the same. */
+Test(directory_promise, who_may_still_make_a_copy_tells_everything)
+{
+    struct mco_directory *d = made(3, 0, 0);
+    uint32_t a = holder(d, 1), b = holder(d, 2), c;
+    struct mco_order o;
+    bool report;
+
+    put(d, a, "k", 0, 2, S);
+    o = next(d, S);
+    cr_assert(o.kind == MCO_ORDER_COPY && o.holder == b);
+    c = holder(d, 3);
+    mco_directory_heard(d, a, 6 * S);
+    mco_directory_heard(d, c, 6 * S);
+    ticks(d, 6 * S);
+    cr_assert_eq(mco_directory_state(d, b), MCO_HOLDER_AWAY);
+    o = next(d, 6 * S);
+    cr_assert(o.kind == MCO_ORDER_COPY && o.holder == c);
+    joined(d, 2, "", 1, 6 * S, &report);
+    cr_assert(report);
+    cr_assert_eq(mco_directory_promise(d, b, 6 * S), 0, "it may have what was removed without it");
+    mco_directory_report_begins(d, b);
+    mco_directory_report_ends(d, b, 6 * S);
+    cr_assert_eq(mco_directory_promise(d, b, 6 * S), 5 * S);
+    mco_directory_destroy(d);
+}
