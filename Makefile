@@ -151,7 +151,7 @@ $(fake_cuda): $(wildcard tests/fake-cuda/*.c tests/fake-cuda/*.h shm/cuda*.h) sh
 
 # These play the catalog and the way to other hosts themselves.
 $B/tests/daemon/test_object_far $B/tests/daemon/test_object_far_put: LDFLAGS += $(addprefix -Wl$(comma)--wrap=,mcd_ask \
-    mcd_ask_cancel mcd_ask_done_with mcd_asks_turn mcd_leg_begin mcd_leg_cancel)
+    mcd_ask_cancel mcd_ask_done_with mcd_ask_is_over mcd_asks_turn mcd_leg_begin mcd_leg_cancel)
 
 # These play the copiers of GPUs themselves.
 $B/tests/daemon/test_gpu_task $B/tests/daemon/test_gpu_task_ends $B/tests/daemon/test_gate \

@@ -136,6 +136,13 @@ void mcd_ask_done_with(struct mcd_engine *g, struct mcd_ask *a)
     }
 }
 
+bool mcd_ask_is_over(struct mcd_engine *g, const struct mco_key *k, const struct mco_version *v)
+{
+    struct mcd_catalog *c = catalog_of(g);
+
+    return c != NULL && mcd_place_is_over(c, k, v);
+}
+
 bool mcd_asks_turn(struct mcd_engine *g)
 {
     struct mcd_catalog *c = catalog_of(g);

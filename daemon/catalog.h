@@ -82,6 +82,8 @@ int mcd_ask(struct mcd_engine *g, struct mcd_ask *a);
 void mcd_ask_cancel(struct mcd_engine *g, struct mcd_ask *a);
 /* Engine: segments of a FIND are not used any more. Leases run out by themselves. */
 void mcd_ask_done_with(struct mcd_engine *g, struct mcd_ask *a);
+/* Engine: a later life of the key than this one was seen here lately, or this one was called back: see mcd_place_is_over(). */
+bool mcd_ask_is_over(struct mcd_engine *g, const struct mco_key *k, const struct mco_version *v);
 /* Engine, every turn: calls done() of what was answered. True: there was something. */
 bool mcd_asks_turn(struct mcd_engine *g);
 

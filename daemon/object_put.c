@@ -283,11 +283,17 @@ static void give(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it
     it->view.object = NULL; /* the hold's */
 }
 
-static void seal(struct mcd_engine *g, struct mcd_item *it)
+static void seal(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it)
 {
     bool sum = g->o.store->checksum;
-    enum mcs_status res = mco_seal(g->o.store->objects, it->view.object, it->crc, sum, 1);
+    enum mcs_status res = MCS_NOT_OWNER;
 
+    /* The leader may have undone it, or be another, and the key have a later life elsewhere. The end of the put says so, but until
+     * then this host's clients would read this one, after they have read that one. */
+    if (r->catalog && mcd_ask_is_over(g, &it->key, &it->version))
+        mco_abort(g->o.store->objects, it->view.object);
+    else
+        res = mco_seal(g->o.store->objects, it->view.object, it->crc, sum, 1);
     it->view.object = NULL;
     it->view.summed = sum;
     it->result.copies = 1;
@@ -345,7 +351,7 @@ static enum mcs_status work(struct mcd_engine *g, struct mcd_object *r, struct m
         return error == MCS_MEMORY_FAULT ? error : MCS_OK;
     }
     r->bytes += it->view.size;
-    seal(g, it);
+    seal(g, r, it);
     return MCS_OK;
 }
 
@@ -520,7 +526,7 @@ static enum mcd_run seal_all(struct mcd_engine *g, struct mcd_object *r, uint64_
             continue;
         keep_key(w, it);
         mcd_hold_seal_end(r->q->session->holds, g->o.store->objects, hold, true);
-        seal(g, it);
+        seal(g, r, it);
     }
     return MCD_RUN_DONE;
 }

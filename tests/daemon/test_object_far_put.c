@@ -398,3 +398,28 @@ Test(object_far_put, released_while_it_was_being_sealed)
     cr_assert_eq(w.given_up, 1u);
     far_fini(&o);
 }
+
+/* It was undone, and another host has put the key since: who has read that one does not read this one here. */
+Test(object_far_put, what_has_had_a_later_life_meanwhile_is_not_sealed)
+{
+    static struct ob o;
+    struct mcs_object_result c;
+
+    far_init(&o, 64 << 10);
+    c = ob_create(&o, "k", 100);
+    cr_assert_eq(c.status, MCS_OK);
+    w.over = "k";
+    cr_assert_eq(ob_seal(&o, c.hold).status, MCS_NOT_OWNER);
+    cr_assert_not(ob_exists(&o, "k"));
+    ob_begin(&o, MCS_OP_PUT, 0);
+    ob_name(&o, "k");
+    ob_piece(&o, 0, 100);
+    ob_name(&o, "m");
+    ob_piece(&o, 0, 100);
+    ob_ok(&o);
+    cr_assert_eq(ob_result(&o, 0).status, MCS_NOT_OWNER);
+    cr_assert_eq(ob_result(&o, 1).status, MCS_OK);
+    cr_assert(!ob_exists(&o, "k") && ob_exists(&o, "m"));
+    cr_assert(w.ended_well == 1 && w.given_up == 2);
+    far_fini(&o);
+}
