@@ -137,8 +137,9 @@ def check_there(operations, windows):
     """NOT_FOUND needs a reason: no put has ended with OK yet, or somebody may have removed it since."""
     n = 0
     acked = [o for o in operations if o.op in ("put", "upsert", "twice") and o.status == OK]
-    # one that was asked again over a change of the leader may find that its first try has done it
-    removals = [o for o in operations if o.op == "remove" and (o.status != NOT_FOUND or o.end - o.begin > 0.3)]
+    # one that was asked again over a change of the leader, which may be back at once with a later token, may find that its first try
+    # has done it
+    removals = [o for o in operations if o.op == "remove" and (o.status != NOT_FOUND or o.end - o.begin > 0.02)]
     for o in operations:
         if o.op not in ("get", "exist") or o.status != NOT_FOUND or disturbed(windows, o.begin, o.end):
             continue
