@@ -12,6 +12,7 @@
 #include "gpu_internal.h"
 #include "ledger.h"
 #include "log.h"
+#include "store.h"
 #include "shm/failpoint.h"
 
 #define WAIT_NS UINT64_C(5000000000) /* a call that takes longer holds nobody up */
@@ -37,9 +38,12 @@ struct mcd_gpu_tie {
     const struct mcd_ledger_extent *back; /* what an earlier agent's record says of it */
     uid_t uid;                            /* whose descriptors they are */
     bool foreign;
-    bool busy;  /* a call is under way */
-    bool going; /* to be let go once it is not */
-    bool first; /* host memory that was there when a device was first used */
+    bool busy;                   /* a call is under way */
+    bool going;                  /* to be let go once it is not */
+    bool first;                  /* host memory that was there when a device was first used */
+    bool stays;                  /* it is let go, and the extent is not */
+    void (*then)(void *context); /* with it: when that has been done */
+    void *then_context;
 };
 
 /* ---- devices ------------------------------------------------------------------------------- */
@@ -171,6 +175,9 @@ static void gone(struct mcd_gpu_tie *t)
 {
     struct mcd_gpu *g = t->gpu;
     struct mcd_extent *e = t->extent;
+    void (*then)(void *context) = t->then;
+    void *context = t->then_context;
+    bool stays = t->stays;
 
     if (t->use != NULL)
         t->use->used -= t->bytes;
@@ -185,10 +192,15 @@ static void gone(struct mcd_gpu_tie *t)
     free(t);
     g->ties--;
     MCS_FAILPOINT(gpu_gone);
-    if (e != NULL) {
-        e->tie = NULL;
+    if (e == NULL)
+        return;
+    e->tie = NULL;
+    if (!stays)
         mcd_extent_gone(e);
-    }
+    else
+        mcs_store_release(&e->pinned, 0u); /* partner: engines' acquire */
+    if (then != NULL)
+        then(context);
 }
 
 static void done(struct mct_cuda_call *call);
@@ -304,10 +316,28 @@ void mcd_gpu_release(void *context, struct mcd_extent *e)
 
     (void)context;
     t->going = true;
+    t->stays = false;
     if (t->use != NULL)
         charge(t, e->tenant);
     MCS_FAILPOINT(gpu_release);
     if (!t->busy)
+        let_go(t);
+}
+
+void mcd_gpu_unpin(struct mcd_extent *e, void (*then)(void *context), void *context)
+{
+    struct mcd_gpu_tie *t = e->tie;
+    bool going = t != NULL && t->going;
+
+    if (t == NULL) {
+        if (then != NULL)
+            then(context);
+        return;
+    }
+    t->going = t->stays = true;
+    t->then = then;
+    t->then_context = context;
+    if (!t->busy && !going)
         let_go(t);
 }
 
@@ -494,18 +524,25 @@ void mcd_gpu_pin(struct mcd_agent *a, struct mcd_extent *e, struct mcd_session *
     begin(t, MCT_CUDA_PIN);
 }
 
-void mcd_gpu_pin_all(struct mcd_gpu *g)
+static void pin_pool(struct mcd_gpu *g, const struct mcd_pool *p, bool waited_for)
 {
-    g->all = true;
-    for (struct mcd_extent *e = g->agent->pool.extents; e != NULL; e = e->next) {
-        if (e->gpu != NULL || e->tie != NULL)
+    for (struct mcd_extent *e = p->extents; e != NULL; e = e->next) {
+        if (e->gpu != NULL || e->tie != NULL || e->hollow)
             continue;
         mcd_gpu_pin(g->agent, e, NULL);
-        if (e->tie != NULL) {
+        if (waited_for && e->tie != NULL) {
             e->tie->first = true;
             g->first++;
         }
     }
+}
+
+void mcd_gpu_pin_all(struct mcd_gpu *g)
+{
+    g->all = true;
+    pin_pool(g, &g->agent->pool, true);
+    if (g->agent->store != NULL) /* there may be much of it: nobody waits */
+        pin_pool(g, &g->agent->store->pool, false);
     g->all = false;
 }
 

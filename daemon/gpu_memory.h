@@ -8,6 +8,7 @@
  *   plan -> MAKE, IMPORT --+--> extent of it --> its last put --> FREE --> gone
  *                          +--> failed, or nobody waits any more: FREE --> gone
  *   pin  -> PIN ----------------> its last put --> UNPIN --> unmapped
+ *                     (or mcd_gpu_unpin() ------> UNPIN, and it stays)
  */
 #ifndef MCD_GPU_MEMORY_H
 #define MCD_GPU_MEMORY_H
@@ -71,6 +72,9 @@ int mcd_gpu_take(struct mcd_session *s, struct mcd_extent **out);
 
 /* Begins to pin a host extent, if a device is in use; a session's operation (NULL: nobody's) may wait for it. */
 void mcd_gpu_pin(struct mcd_agent *a, struct mcd_extent *e, struct mcd_session *waits);
+/* Has the driver let go of a host extent that stays, where nothing is under way; `then` (NULL: nothing) follows, at once if
+ * it has nothing of it. */
+void mcd_gpu_unpin(struct mcd_extent *e, void (*then)(void *context), void *context);
 /* Pins a host extent if a device is in use, then goes on with `then`: after 5 s in any case. */
 void mcd_op_pin(struct mcd_session *s, struct mcd_extent *e, void (*then)(struct mcd_session *s));
 /* Puts the session's extent, then goes on with `then` once the driver has let go of it: after 5 s in any case. */

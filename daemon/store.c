@@ -13,6 +13,8 @@
 #include <unistd.h>
 
 #include "catalog.h"
+#include "gpu.h"
+#include "gpu_memory.h"
 #include "hold.h"
 #include "log.h"
 #include "object.h"
@@ -173,6 +175,8 @@ int mcd_store_create(struct mcd_agent *a, char *error, size_t error_size)
     st->config.extent_size = o.extent_size;
     mcd_pool_init(&st->pool, &st->config);
     st->pool.places = &a->pool;
+    st->pool.release = a->pool.release;
+    st->pool.release_context = a->pool.release_context;
     st->checksum = a->config.store_checksum == 0;
     st->verify = a->config.store_verify;
     st->work = calloc(1, sizeof(*st->work));
@@ -369,9 +373,12 @@ void mcd_store_stop(struct mcd_agent *a)
     st->work->stopped = true;
     if (st->catalog != NULL)
         mcd_catalog_stop(st->catalog);
-    for (struct mcd_store_extent *x = st->work->extents; x != NULL; x = x->next)
+    for (struct mcd_store_extent *x = st->work->extents; x != NULL; x = x->next) {
         if (x->memory->registered != NULL)
             mcd_registration_drop(x->memory->registered, NULL, NULL);
+        if (a->sessions == NULL) /* else copies may be under way */
+            mcd_gpu_unpin(x->memory, NULL, NULL);
+    }
 }
 
 /* For good: no later agent has any use for it. */
@@ -417,6 +424,8 @@ void mcd_store_destroy(struct mcd_agent *a)
     mco_events_destroy(st->events);
     free(st->work->notes);
     free(st->work->waiting);
+    if (mcd_gpu_busy(a)) /* it may still tell of extents */
+        return;
     free(st->work);
     free(st);
     a->store = NULL;

@@ -2,7 +2,7 @@
 /*
  * Extents of the store: made by the worker, given into keeping, then to the core; and back.
  *
- *   want() --> note --> worker --> kept --> mco_extent_add() --> RDMA devices, catalog
+ *   want() --> note --> worker --> kept --> GPU driver --> mco_extent_add() --> RDMA devices, catalog
  *   idle() --> note --> mco_extent_remove() --> not kept --> catalog, grace --> memory back
  *
  * An extent is kept before an object can lie in it: what is acknowledged outlives the agent.
@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "catalog.h"
+#include "gpu_memory.h"
 #include "later.h"
 #include "ledger.h"
 #include "log.h"
@@ -26,6 +27,8 @@
 #define NOTES_MIN 64u
 #define LEAVING_NS                                                                                 \
     UINT64_C(1000000000) /* how long a wanted extent waits for memory on its way back */
+#define PIN_NS                                                                                     \
+    UINT64_C(1000000000) /* and for the GPU driver, to whose devices it is copied faster then */
 
 struct making {
     struct mcd_job job;
@@ -142,7 +145,26 @@ static void not_kept(struct mcd_store *st, int res)
                     strerror(-res));
 }
 
-/* Kept, then the core's. False: who keeps takes nothing just now. */
+/* Is the GPU driver just registering it? Where that takes long for an earlier one, too, nobody waits. */
+static bool is_pinning(struct mcd_store *st, struct mcd_store_extent *x)
+{
+    struct mcd_extent *e = x->memory;
+    uint64_t now = mcd_now_ns();
+
+    if (x->pin_until == 0) {
+        x->pin_until = now + PIN_NS;
+        if (e->tie == NULL)
+            mcd_gpu_pin(st->agent, e, NULL);
+    }
+    if (mcs_load_relaxed(&e->pinned) != 1 || now >= x->pin_until)
+        return false;
+    for (const struct mcd_store_extent *o = st->work->extents; o != NULL; o = o->next)
+        if (o->id != 0 && mcs_load_relaxed(&o->memory->pinned) == 1)
+            return false;
+    return true;
+}
+
+/* Kept, then the core's. False: who keeps takes nothing just now, or the GPU driver is at it. */
 static bool give(struct mcd_store *st, struct mcd_store_extent *x)
 {
     struct mcd_extent *e = x->memory;
@@ -168,6 +190,8 @@ static bool give(struct mcd_store *st, struct mcd_store_extent *x)
             not_kept(st, res);
         MCS_FAILPOINT(store_extent_kept);
     }
+    if (is_pinning(st, x))
+        return false;
     res = fstat(e->fd, &s) == 0 ? 0 : -errno;
     if (res == 0) {
         r.ino = s.st_ino;
@@ -341,10 +365,16 @@ static void unmap(void *context)
 {
     struct mcd_extent *e = context;
     struct mcd_store *st = (struct mcd_store *)((char *)e->pool - offsetof(struct mcd_store, pool));
-    struct hollowing *h = e->refs == 1 && !e->handed ? NULL : calloc(1, sizeof(*h));
+    bool mapped = (e->refs != 1 || e->handed) && !st->work->stopped;
+    struct hollowing *h = mapped ? calloc(1, sizeof(*h)) : NULL;
 
     if (h == NULL) {
         mcd_extent_put(e->pool, e);
+        return;
+    }
+    if (e->tie != NULL) { /* pages that the GPU driver has stay taken */
+        free(h);
+        mcd_gpu_unpin(e, unmap, e);
         return;
     }
     if (e->registered != NULL)
@@ -544,6 +574,7 @@ void mcd_store_drop_extents(struct mcd_store *st)
         struct mcd_extent *e = st->work->extents->memory;
 
         leave(st, st->work->extents);
-        mcd_extent_put(&st->pool, e);
+        if (e->tie == NULL) /* else the GPU driver has it until the process ends */
+            mcd_extent_put(&st->pool, e);
     }
 }

@@ -14,6 +14,7 @@ struct mcd_store_extent {
     uint32_t id; /* the core's; 0: not given to it yet */
     bool open;
     bool kept;                      /* whoever keeps has it, or was told to */
+    uint64_t pin_until;             /* ns: how long the GPU driver is waited for; 0: not asked */
     char name[MCD_KEEPER_NAME_MAX]; /* under this name */
     struct mcd_store_extent *next;
 };
