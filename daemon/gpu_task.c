@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "fault.h"
+#include "leg.h"
 #include "log.h"
 #include "net.h"
 #include "session.h"
@@ -20,8 +21,8 @@ struct mcd_gpu_copy {
     struct mcd_gpu_job j; /* first */
     struct mcd_task *task;
     struct mcd_gpu_way *way;
-    const struct mcd_extent *remote; /* of its last piece; only compared */
-    uint64_t weight;                 /* bytes, as the window counts them */
+    const struct mcd_extent *local, *remote; /* of its last piece; only compared */
+    uint64_t weight;                         /* bytes, as the window counts them */
     struct mcd_gpu_copy *next_free, *next;
     struct mct_cuda_piece pieces[MCD_GPU_PIECES];
 };
@@ -31,7 +32,7 @@ struct span {
     uint64_t to, from, length;
     int to_device, from_device;
     bool pinned;
-    const struct mcd_extent *remote; /* the local one is the same in all pieces */
+    const struct mcd_extent *local, *remote;
 };
 
 int mcd_gpu_tasks_create(struct mcd_engine *g)
@@ -179,11 +180,30 @@ enum mcs_status mcd_gpu_task_meets(struct mcd_task *t, const struct mcd_lookups 
     return local->gpu != NULL ? mcd_gpu_order(&t->desc) : MCS_OK;
 }
 
+/* Who has begun it is told. */
+static void end_leg(struct mcd_engine *g, struct mcd_task *t)
+{
+    struct mcd_outcome o = {
+        .state = t->ending ? t->state : MCS_STATE_COMPLETED,
+        .error = t->ending ? t->error : MCS_OK,
+        .path = t->carried ? t->path : MCS_PATH_NONE,
+        .bytes = t->bytes,
+    };
+
+    t->way = NULL;
+    mcd_task_unpark(g, t->q, t);
+    mcd_leg_ended(g, t, &o);
+}
+
 /* Nothing of it is out: fills its slot, or lets its notification go. */
 static void end(struct mcd_engine *g, struct mcd_task *t)
 {
     struct mcd_queue *q = t->q;
 
+    if (t->leg != NULL) {
+        end_leg(g, t);
+        return;
+    }
     mcs_count(&g->counters.gpu_tasks, 1);
     mcs_count(&g->counters.gpu_bytes, t->bytes);
     t->way = NULL;
@@ -228,27 +248,45 @@ void mcd_gpu_task_timer(struct mcd_engine *g, struct mcd_task *t)
         mcd_gpu_task_finish(g, t, MCS_STATE_TIMEOUT, MCS_TIMEOUT);
 }
 
+/* Finds its lane. */
+static enum mcs_status aim(struct mcd_engine *g, struct mcd_task *t)
+{
+    t->piece = t->piece_done = 0;
+    t->path = MCS_PATH_CUDA;
+    if (g->gpu_tasks == NULL || (unsigned)t->gpu >= MCT_CUDA_DEVICES)
+        return MCS_NOT_SUPPORTED;
+    t->way = lane_of(g, t->q, (unsigned)t->gpu);
+    return t->way != NULL ? MCS_OK : MCS_NO_MEMORY;
+}
+
 void mcd_gpu_task_enter(struct mcd_engine *g, struct mcd_task *t)
 {
-    enum mcs_status error = MCS_NOT_SUPPORTED;
+    enum mcs_status error = aim(g, t);
 
-    t->piece = t->piece_done = 0;
-    if (g->gpu_tasks != NULL && (unsigned)t->gpu < MCT_CUDA_DEVICES) {
-        t->way = lane_of(g, t->q, (unsigned)t->gpu);
-        error = MCS_NO_MEMORY;
-    }
-    if (t->way == NULL) {
+    if (error != MCS_OK) {
         mcd_task_finish(g, t->q, t, MCS_STATE_FAILED, error);
         mcd_net_touch(g->net, t->q);
         return;
     }
-    t->path = MCS_PATH_CUDA;
     lane_add(t->way, t);
+}
+
+int mcd_gpu_task_leg(struct mcd_engine *g, struct mcd_task *t)
+{
+    if (aim(g, t) != MCS_OK)
+        return -ENOMEM;
+    t->q->waits++;
+    mcd_age_add(t->q, t);
+    mcd_wheel_set(g->wheel, &t->timer, t->deadline);
+    lane_add(t->way, t);
+    return 0;
 }
 
 /* PENDING, for who looks. */
 static void show(struct mcd_task *t)
 {
+    if (t->leg != NULL) /* it has no slot */
+        return;
     mcs_slot_complete(&t->q->shm, t->desc.slot,
                       MCS_SLOT_WORD(t->desc.generation, MCS_OK, t->path, MCS_STATE_PENDING),
                       t->bytes, t->queue_ns, 0, 0);
@@ -320,6 +358,18 @@ static bool is_pinned(const struct mcd_extent *e)
     return e->gpu != NULL || mcs_load_acquire(&e->pinned) == 2;
 }
 
+/* The caller's end of a leg's piece; what lies in the store stays there until its end. */
+static enum mcs_status find_local(const struct mcd_task *t, uint64_t offset, uint64_t length,
+                                  const struct mcd_extent **out)
+{
+    const struct mcd_extent *e = mcd_find_extent(t->q, t->leg->extents[t->piece]);
+
+    if (e == NULL || e->gpu == NULL || offset > e->size || length > e->size - offset)
+        return MCS_REVOKED;
+    *out = e;
+    return MCS_OK;
+}
+
 /* The rest of the task's next piece, looked up anew. *host: both its ends are host memory. */
 static enum mcs_status next_span(struct mcd_task *t, struct mcd_lookups *found, struct span *s,
                                  struct mct_slice *host)
@@ -336,19 +386,28 @@ static enum mcs_status next_span(struct mcd_task *t, struct mcd_lookups *found, 
     local += t->piece_done;
     remote += t->piece_done;
     s->length = whole - t->piece_done;
-    error = mcd_resolve(t->q, &t->desc, local, remote, s->length, found, host);
-    if (error == MCS_OK) {
-        s->to_device = s->from_device = MCT_CUDA_HOST;
-        return MCS_OK;
+    if (t->leg != NULL) {
+        error = find_local(t, local, s->length, &l);
+        if (error != MCS_OK)
+            return error;
+        r = t->leg->store;
+        remote += (uintptr_t)r->map;
+    } else {
+        error = mcd_resolve(t->q, &t->desc, local, remote, s->length, found, host);
+        if (error == MCS_OK) {
+            s->to_device = s->from_device = MCT_CUDA_HOST;
+            return MCS_OK;
+        }
+        if (error != MCD_ON_GPU)
+            return error;
+        l = found->extent;
+        r = found->buffer->extent;
+        remote += (uintptr_t)r->map + found->buffer->offset - found->buffer->address;
     }
-    if (error != MCD_ON_GPU)
-        return error;
-    l = found->extent;
-    r = found->buffer->extent;
     s->pinned = is_pinned(l) && is_pinned(r);
+    s->local = l;
     s->remote = r;
     local += (uintptr_t)l->map;
-    remote += (uintptr_t)r->map + found->buffer->offset - found->buffer->address;
     if (t->desc.op == MCS_OP_READ) {
         s->to = local;
         s->from = remote;
@@ -408,7 +467,7 @@ static bool joins(const struct mcd_gpu_copy *c, const struct span *s)
 {
     const struct mct_cuda_piece *last = &c->pieces[c->j.job.n - 1];
 
-    return c->remote == s->remote && last->to + last->length == s->to &&
+    return c->local == s->local && c->remote == s->remote && last->to + last->length == s->to &&
            last->from + last->length == s->from;
 }
 
@@ -453,6 +512,7 @@ static enum mcs_status fill(struct mcd_task *t, struct mcd_gpu_copy *c, struct m
             c->pieces[job->n++] =
                 (struct mct_cuda_piece){.to = s.to, .from = s.from, .length = part};
         }
+        c->local = s.local;
         c->remote = s.remote;
         job->bytes += part;
         c->weight += part * cost;

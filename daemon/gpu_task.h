@@ -69,6 +69,8 @@ void mcd_gpu_lanes_free(struct mcd_queue *q);
 enum mcs_status mcd_gpu_task_meets(struct mcd_task *t, const struct mcd_lookups *found);
 /* Checked, and in none of the queue's lists: moves from now on. */
 void mcd_gpu_task_enter(struct mcd_engine *g, struct mcd_task *t);
+/* The same for a leg of this host (leg.h), which is none of the queue's tasks yet. 0 or -ENOMEM. */
+int mcd_gpu_task_leg(struct mcd_engine *g, struct mcd_task *t);
 /* It has entered, and ends so as soon as nothing of it is out. The first word counts. */
 void mcd_gpu_task_finish(struct mcd_engine *g, struct mcd_task *t, enum mcs_state state,
                          enum mcs_status error);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads of objects of other hosts. */
+/* Reads of objects of other hosts; copies between objects here and GPU memory. */
 #include "leg.h"
 
 #include <errno.h>
 
+#include "gpu_task.h"
 #include "net.h"
 #include "remote_task.h"
 
@@ -15,6 +16,11 @@ static uint32_t free_slot(const struct mcd_queue *q)
     while (slot < q->shm.slots + MCD_LEGS && mcd_task_active(q, slot))
         slot++;
     return slot;
+}
+
+bool mcd_leg_is_free(const struct mcd_queue *q)
+{
+    return free_slot(q) != q->shm.slots + MCD_LEGS;
 }
 
 static bool fits(const struct mcd_extent *e, const struct mcd_leg *l)
@@ -69,12 +75,48 @@ int mcd_leg_begin(struct mcd_engine *g, struct mcd_queue *q, struct mcd_leg *l)
     return 0;
 }
 
+int mcd_leg_begin_here(struct mcd_engine *g, struct mcd_queue *q, struct mcd_leg *l)
+{
+    const struct mcd_extent *e = mcd_find_extent(q, l->extents[0]);
+    uint32_t slot = free_slot(q);
+    struct mcd_task *t;
+
+    if (slot == q->shm.slots + MCD_LEGS)
+        return -EAGAIN;
+    if (e == NULL || e->gpu == NULL || g->gpu_tasks == NULL)
+        return -EINVAL;
+    t = &q->tasks[slot];
+    *t = (struct mcd_task){
+        .desc = {.op = l->write ? MCS_OP_WRITE : MCS_OP_READ,
+                 .shape = MCS_SHAPE_LIST,
+                 .priority = l->priority,
+                 /* its request says what it comes after */
+                 .flags = MCS_DESC_SYNCED | (l->strict ? MCS_DESC_STRICT : 0),
+                 .slot = slot,
+                 .args = MCS_ARGS_NONE},
+        .args = {.count = l->npieces},
+        .q = q,
+        .leg = l,
+        .taken = g->now,
+        .deadline = l->deadline,
+        .phase = MCD_MOVE,
+        .list = MCD_UNLISTED,
+        .gpu = (int8_t)e->gpu_device,
+    };
+    l->slot = slot;
+    return mcd_gpu_task_leg(g, t);
+}
+
 void mcd_leg_cancel(struct mcd_engine *g, struct mcd_queue *q, struct mcd_leg *l)
 {
     struct mcd_task *t = &q->tasks[l->slot];
 
-    if (mcd_task_active(q, l->slot) && t->leg == l)
+    if (!mcd_task_active(q, l->slot) || t->leg != l)
+        return;
+    if (t->lane != NULL)
         mcd_remote_finish(g, t, MCS_STATE_CANCELED, MCS_CANCELED, false);
+    else
+        mcd_gpu_task_finish(g, t, MCS_STATE_CANCELED, MCS_CANCELED);
 }
 
 void mcd_leg_ended(struct mcd_engine *g, struct mcd_task *t, const struct mcd_outcome *o)
