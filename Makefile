@@ -150,11 +150,12 @@ $(fake_cuda): $(wildcard tests/fake-cuda/*.c tests/fake-cuda/*.h shm/cuda*.h) sh
 	    -Wl,-z,defs -Wl,--version-script=tests/fake-cuda/libcuda.map -o $@ $(filter %.c,$^)
 
 # These play the catalog and the way to other hosts themselves.
-$B/tests/daemon/test_object_far $B/tests/daemon/test_object_far_put: LDFLAGS += $(addprefix -Wl$(comma)--wrap=,mcd_ask \
+$B/tests/daemon/test_object_far $B/tests/daemon/test_object_far_put $B/tests/daemon/test_object_gpu_far: LDFLAGS += $(addprefix -Wl$(comma)--wrap=,mcd_ask \
     mcd_ask_cancel mcd_ask_done_with mcd_ask_is_over mcd_asks_turn mcd_leg_begin mcd_leg_cancel)
 
 # These play the copiers of GPUs themselves.
 $B/tests/daemon/test_gpu_task $B/tests/daemon/test_gpu_task_ends $B/tests/daemon/test_gate \
+    $B/tests/daemon/test_object_gpu $B/tests/daemon/test_object_gpu_ends $B/tests/daemon/test_object_gpu_far \
     $B/tests/daemon/test_remote_stage $B/tests/daemon/test_serve_stage: LDFLAGS += \
     $(addprefix -Wl$(comma)--wrap=mct_cuda_,post port_open port_close port_take port_arm)
 

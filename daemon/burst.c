@@ -230,7 +230,7 @@ static bool good_fields(const struct mcs_desc *d)
 {
     if (mcd_op_is_object(d->op))
         return d->shape == 0 && d->priority < MCS_CLASS_COUNT &&
-               (d->flags & ~(MCS_DESC_FENCE | MCS_DESC_STRICT)) == 0 &&
+               (d->flags & ~(MCS_DESC_FLAGS ^ MCS_DESC_NOTIFY)) == 0 &&
                (d->extent | d->segment | d->local_offset | d->remote_addr | d->length) == 0;
     return (d->op == MCS_OP_READ || d->op == MCS_OP_WRITE || d->op == MCS_OP_NOTIFY) &&
            d->shape < MCS_SHAPE_COUNT && d->priority < MCS_CLASS_COUNT &&

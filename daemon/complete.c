@@ -60,7 +60,7 @@ void mcd_task_end(struct mcd_engine *g, struct mcd_queue *q, const struct mcs_de
     /* Same host: the agent was the only writer, so the target's side is quiet too. */
     uint32_t state = (uint32_t)o->state | (o->unsettled ? 0 : MCS_SLOT_REMOTE_QUIESCED);
 
-    if ((d->flags & MCS_DESC_SIGNAL) != 0 && !mcd_op_is_object(d->op))
+    if ((d->flags & MCS_DESC_SIGNAL) != 0)
         mcd_gate_signal(g, q, d);
     mcs_slot_complete(&q->shm, d->slot, MCS_SLOT_WORD(d->generation, o->error, o->path, state),
                       o->bytes, o->queue_ns, o->move_ns, o->notify_ns);

@@ -293,6 +293,8 @@ static void engines(const struct mcd_agent *a, FILE *out)
         {"leg_bytes_total", "counter", "Bytes of them", sum(a, AT(leg_bytes))},
         {"leg_retries_total", "counter", "Such reads that had to be made again",
          sum(a, AT(retries))},
+        {"gpu_put_bytes_total", "counter", "Bytes put from GPU memory", sum(a, AT(gpu_put_bytes))},
+        {"gpu_get_bytes_total", "counter", "Bytes got into GPU memory", sum(a, AT(gpu_get_bytes))},
         {"checksum_errors_total", "counter", "Objects whose checksum was wrong when they were read",
          sum(a, AT(damaged))},
         {"checksum_bytes_total", "counter", "Bytes that checksums were computed over",

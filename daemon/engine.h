@@ -53,6 +53,7 @@ struct mcd_object_counters {
     uint64_t statuses[MCS_STATUS_COUNT];                     /* of keys, but of EXIST and PREFIX */
     uint64_t space_waits;                        /* a key had to wait for space or disk */
     uint64_t far_keys, legs, leg_bytes, retries; /* read from other hosts */
+    uint64_t gpu_put_bytes, gpu_get_bytes;       /* of the callers' GPU memory */
     uint64_t damaged;                            /* checksums that were wrong */
     uint64_t summed_bytes, summed_ns; /* checksums that were computed, and the time for it */
     uint64_t released;                /* holds */

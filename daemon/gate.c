@@ -3,8 +3,10 @@
 
 #include <string.h>
 
+#include "object.h"
 #include "session.h"
 #include "shm/failpoint.h"
+#include "shm/object.h"
 
 #define LOOKS 64u /* gates looked at a turn */
 /* An idle engine naps for this part of the time that the youngest one waits already: what the nap adds to a wait is at
@@ -32,22 +34,22 @@ static uint32_t *find(const struct mcd_queue *q, const struct mcs_gate *gate,
     return NULL;
 }
 
-enum mcs_status mcd_gates_check(const struct mcd_queue *q, struct mcd_task *t)
+enum mcs_status mcd_gates_check(const struct mcd_queue *q, const struct mcs_desc *d, uint32_t at,
+                                uint64_t total, struct mcs_gate *wait)
 {
-    unsigned n = ((t->desc.flags & MCS_DESC_WAIT) != 0) + ((t->desc.flags & MCS_DESC_SIGNAL) != 0);
-    const struct mcs_args *a = &t->args;
+    unsigned n = ((d->flags & MCS_DESC_WAIT) != 0) + ((d->flags & MCS_DESC_SIGNAL) != 0);
     struct mcs_gate gates[2];
     enum mcs_status error = MCS_OK;
 
-    if (a->gates % 8 != 0)
+    if (at % 8 != 0)
         return MCS_INVALID_ARGUMENT;
-    if (a->gates > a->total || n * sizeof(gates[0]) > a->total - a->gates)
+    if (at > total || n * sizeof(gates[0]) > total - at)
         return MCS_BAD_RANGE;
-    memcpy(gates, q->shm.args + (uint64_t)t->desc.args * MCS_LINE + a->gates, n * sizeof(gates[0]));
+    memcpy(gates, q->shm.args + (uint64_t)d->args * MCS_LINE + at, n * sizeof(gates[0]));
     for (unsigned i = 0; i < n; i++)
         if (find(q, &gates[i], &error) == NULL)
             return error;
-    t->gate = gates[0];
+    *wait = gates[0];
     return MCS_OK;
 }
 
@@ -129,24 +131,42 @@ uint64_t mcd_gates_nap(const struct mcd_engine *g)
     return ns < NAP_MIN_NS ? NAP_MIN_NS : ns > NAP_MAX_NS ? NAP_MAX_NS : ns;
 }
 
-void mcd_gate_signal(struct mcd_engine *g, const struct mcd_queue *q, const struct mcs_desc *d)
+/* Where a request's gates lie in its argument block, as it says now; false: it has no block. */
+static bool read_head(const struct mcd_queue *q, const struct mcs_desc *d, uint32_t *gates,
+                      uint64_t *total)
 {
     uint64_t at = (uint64_t)d->args * MCS_LINE;
+    bool object = mcd_op_is_object(d->op);
+    struct mcs_object_args o;
+    struct mcs_args a;
+    uint64_t size = object ? sizeof(o) : sizeof(a);
+
+    if (d->args == MCS_ARGS_NONE || at >= q->shm.args_size || size > q->shm.args_size - at)
+        return false;
+    if (object) {
+        memcpy(&o, q->shm.args + at, sizeof(o));
+        *gates = o.gates;
+        *total = o.total;
+    } else {
+        memcpy(&a, q->shm.args + at, sizeof(a));
+        *gates = a.gates;
+        *total = a.total;
+    }
+    return *total <= q->shm.args_size - at;
+}
+
+void mcd_gate_signal(struct mcd_engine *g, const struct mcd_queue *q, const struct mcs_desc *d)
+{
+    uint64_t skip = (d->flags & MCS_DESC_WAIT) != 0 ? sizeof(struct mcs_gate) : 0, total;
     enum mcs_status error = MCS_BAD_RANGE;
     struct mcs_gate gate;
-    struct mcs_args a;
-    uint32_t *word = NULL;
+    uint32_t *word = NULL, gates;
 
     /* Read anew, since a task that is refused has no record: whatever stands there now, it is memory of this session. */
-    if (d->args != MCS_ARGS_NONE && at < q->shm.args_size && sizeof(a) <= q->shm.args_size - at) {
-        uint64_t skip = (d->flags & MCS_DESC_WAIT) != 0 ? sizeof(gate) : 0;
-
-        memcpy(&a, q->shm.args + at, sizeof(a));
-        if (a.gates % 8 == 0 && a.total <= q->shm.args_size - at && a.gates <= a.total &&
-            skip + sizeof(gate) <= a.total - a.gates) {
-            memcpy(&gate, q->shm.args + at + a.gates + skip, sizeof(gate));
-            word = find(q, &gate, &error);
-        }
+    if (read_head(q, d, &gates, &total) && gates % 8 == 0 && gates <= total &&
+        skip + sizeof(gate) <= total - gates) {
+        memcpy(&gate, q->shm.args + (uint64_t)d->args * MCS_LINE + gates + skip, sizeof(gate));
+        word = find(q, &gate, &error);
     }
     if (word != NULL) {
         MCS_FAILPOINT(gate_signal);

@@ -10,9 +10,10 @@
 
 #include "task.h"
 
-/* Copies what the argument block says of a task's gates, and checks it: INVALID_HANDLE; INVALID_ARGUMENT: not 4-byte
- * aligned; BAD_RANGE; NOT_SUPPORTED: GPU memory. t->args are checked. */
-enum mcs_status mcd_gates_check(const struct mcd_queue *q, struct mcd_task *t);
+/* Copies a request's gates from `at` of its argument block, which is checked and has `total` bytes, and checks them:
+ * INVALID_HANDLE; INVALID_ARGUMENT: not 4-byte aligned; BAD_RANGE; NOT_SUPPORTED: GPU memory. *wait: the one of WAIT. */
+enum mcs_status mcd_gates_check(const struct mcd_queue *q, const struct mcs_desc *d, uint32_t at,
+                                uint64_t total, struct mcs_gate *wait);
 
 /* Has the gate that the task waits for its value? OK and *open, or why it never will: its memory is gone. */
 enum mcs_status mcd_gate_look(const struct mcd_queue *q, const struct mcd_task *t, bool *open);

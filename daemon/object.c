@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "agent.h"
+#include "gate.h"
 #include "net.h"
 #include "object_work.h"
 #include "session.h"
@@ -208,7 +209,10 @@ static bool let_go(struct mcd_engine *g, struct mcd_object *r)
         return false;
     if (r->desc.op == MCS_OP_GET || r->desc.op == MCS_OP_HOLD) {
         for (uint32_t i = 0; i < w->n; i++) {
-            if (w->items[i].state == MCD_ITEM_OPEN && w->items[i].view.object != NULL)
+            bool pinned =
+                w->items[i].state == MCD_ITEM_OPEN || w->items[i].state == MCD_ITEM_MOVING;
+
+            if (pinned && w->items[i].view.object != NULL)
                 mco_unpin(g->o.store->objects, w->items[i].view.object);
             w->items[i].view.object = NULL;
         }
@@ -333,6 +337,35 @@ static void show_begun(struct mcd_object *r)
                       r->bytes, 0, 0, 0);
 }
 
+/* Has its gate the value? If not, it waits for that, or has ended. */
+static bool gate_is_open(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t)
+{
+    struct mcd_object *r = t->object;
+    enum mcs_status error = mcd_gate_look(q, t, &r->open);
+
+    if (error != MCS_OK) {
+        mcd_object_finish(g, q, t, MCS_STATE_FAILED, error);
+    } else if (!r->open) {
+        wait_for(r, false);
+        mcd_gate_wait(g, t);
+    }
+    return error == MCS_OK && r->open;
+}
+
+void mcd_object_open(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t,
+                     enum mcs_status error)
+{
+    struct mcd_object *r = t->object;
+
+    if (error != MCS_OK) {
+        mcd_object_finish(g, q, t, MCS_STATE_FAILED, error);
+        mcd_net_touch(g->net, q);
+        return;
+    }
+    r->open = true;
+    mcd_object_awake(g, r);
+}
+
 bool mcd_object_advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t,
                         uint64_t *budget)
 {
@@ -348,6 +381,8 @@ bool mcd_object_advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_ta
         mcd_object_finish(g, q, t, MCS_STATE_TIMEOUT, MCS_TIMEOUT);
         return true;
     }
+    if (!r->open && (r->desc.flags & MCS_DESC_WAIT) != 0 && !gate_is_open(g, q, t))
+        return true;
     switch (run(g, r, budget)) {
     case MCD_RUN_DONE:
         mcd_object_finish(g, q, t, MCS_STATE_COMPLETED, MCS_OK);
@@ -401,6 +436,7 @@ static void park(struct mcd_engine *g, struct mcd_object *r, uint64_t age, uint3
         .queue_ns = mcd_clip32(mcd_ticks_to_ns(g, age)),
         .phase = MCD_MOVE,
         .object = r,
+        .gate = r->gate,
     };
     r->task = t;
     mcd_list_add(q, slot, r->desc.priority);
@@ -468,7 +504,8 @@ void mcd_object_take(struct mcd_engine *g, struct mcd_queue *q, const struct mcs
     r->catalog = g->o.store->catalog != NULL &&
                  ((r->args.flags & MCS_OBJECT_LOCAL) == 0 || d->op == MCS_OP_PUT ||
                   d->op == MCS_OP_CREATE || d->op == MCS_OP_SEAL);
-    if (now_allowed && *budget >= MCD_KEY_COST)
+    /* a gate, and legs, are of tasks that have a place in the queue */
+    if (now_allowed && *budget >= MCD_KEY_COST && !mcd_object_may_gpu(r))
         how = run(g, r, budget);
     if (how == MCD_RUN_DONE)
         end_now(g, r, queue_ns, MCS_STATE_COMPLETED, MCS_OK);

@@ -7,6 +7,7 @@
  *     |        PUT, CREATE   start (catalog) -> space (BUSY: waits for ready()) -> copy, CRC32C -> seal -> end (catalog)
  *     |        GET, HOLD     here: pin, copy (or hold), unpin; else find (catalog) -> a leg reads it from its host
  *     |        EXIST, PREFIX here, then the catalog for the rest
+ *     |        what lies in the caller's GPU memory goes by legs of this host (object_gpu.c)
  *     +--> results, slot
  *
  * What waits (space, disk, catalog, legs) is in no list of the queue and costs a turn nothing; it goes on when what it waits for
@@ -39,6 +40,10 @@ bool mcd_object_advance(struct mcd_engine *g, struct mcd_queue *q, struct mcd_ta
 /* A parked one ends so, as soon as nothing of it is under way. */
 void mcd_object_finish(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t,
                        enum mcs_state state, enum mcs_status error);
+
+/* Its gate has opened, or (error) never will. */
+void mcd_object_open(struct mcd_engine *g, struct mcd_queue *q, struct mcd_task *t,
+                     enum mcs_status error);
 
 /* The engine's part of it all. */
 struct mcd_objects;

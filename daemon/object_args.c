@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "gate.h"
 #include "object_work.h"
 #include "session.h"
 
@@ -75,6 +76,7 @@ enum mcs_status mcd_object_head(const struct mcd_queue *q, const struct mcs_desc
                                 struct mcd_object *r)
 {
     struct mcs_object_args *a = &r->args;
+    bool gates = (d->flags & (MCS_DESC_WAIT | MCS_DESC_SIGNAL)) != 0;
     uint64_t at = (uint64_t)d->args * MCS_LINE;
     enum mcs_status error;
 
@@ -85,6 +87,8 @@ enum mcs_status mcd_object_head(const struct mcd_queue *q, const struct mcs_desc
     if (a->total < sizeof(*a) || a->total > q->shm.args_size - at)
         return MCS_BAD_RANGE;
     error = check_values(a, d->op);
+    if (error == MCS_OK && !gates && a->gates != 0)
+        error = MCS_INVALID_ARGUMENT;
     if (error != MCS_OK)
         return error;
     if (!holds(a->total, a->keys, a->count, sizeof(struct mcs_object_key)) ||
@@ -94,7 +98,7 @@ enum mcs_status mcd_object_head(const struct mcd_queue *q, const struct mcs_desc
         return MCS_BAD_RANGE;
     memcpy(r->host, q->shm.args + at + a->host, a->host_length);
     r->host[a->host_length] = '\0';
-    return MCS_OK;
+    return gates ? mcd_gates_check(q, d, a->gates, a->total, &r->gate) : MCS_OK;
 }
 
 static const uint8_t *block(const struct mcd_object *r)
@@ -183,7 +187,8 @@ void mcd_object_fill(struct mcd_object *r, struct mcd_window *w, uint64_t *budge
 }
 
 enum mcs_status mcd_object_piece(const struct mcd_object *r, const struct mcd_item *it,
-                                 uint32_t piece, struct mcs_object_piece *out, uint8_t **at)
+                                 uint32_t piece, struct mcs_object_piece *out,
+                                 const struct mcd_extent **extent)
 {
     const struct mcd_extent *e;
 
@@ -195,11 +200,11 @@ enum mcs_status mcd_object_piece(const struct mcd_object *r, const struct mcd_it
     e = mcd_find_extent(r->q, out->extent);
     if (e == NULL)
         return MCS_INVALID_HANDLE;
-    if (e->gpu != NULL)
-        return MCS_NOT_SUPPORTED; /* objects are host memory, and are copied by this process */
+    if (e->gpu != NULL && !mcd_object_may_gpu(r))
+        return MCS_GPU_ORDER;
     if (out->local > e->size || out->length > e->size - out->local)
         return MCS_BAD_RANGE;
-    *at = e->map + out->local;
+    *extent = e;
     return MCS_OK;
 }
 
@@ -208,17 +213,18 @@ bool mcd_object_measure(const struct mcd_object *r, struct mcd_item *it, uint64_
 {
     *error = MCS_OK;
     while (it->piece < it->pieces) {
+        const struct mcd_extent *e = NULL;
         struct mcs_object_piece p;
-        uint8_t *at;
 
         if (*budget < CHECK_COST)
             return false;
         mcd_object_pay(budget, it->pieces == 1 ? 0 : CHECK_COST); /* the key has paid for one */
-        *error = mcd_object_piece(r, it, it->piece, &p, &at);
+        *error = mcd_object_piece(r, it, it->piece, &p, &e);
         if (*error == MCS_OK && __builtin_add_overflow(it->size, p.length, &it->size))
             *error = MCS_BAD_RANGE;
         if (*error != MCS_OK)
             return true;
+        it->gpu = it->gpu || e->gpu != NULL;
         it->piece++;
     }
     it->piece = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Objects of other hosts: the catalog finds and leases them, legs read them into the caller's memory; several small ones from
- * one host are one leg.  What is to be held in place is brought here first.
+ * one host are one leg.  What is to be held in place, or to go to GPU memory, is brought here first.
  *
  *   FAR --FIND--> FOUND --> LEG --> READ --lease, checksum--> DONE
  *    ^                               |
@@ -28,17 +28,26 @@ static bool in_ranges(const struct mcd_object *r)
 
 /* ---- the question --------------------------------------------------------------------------- */
 
+static bool is_pulled(const struct mcd_object *r, const struct mcd_item *it)
+{
+    return r->desc.op == MCS_OP_HOLD || it->gpu;
+}
+
+/* As many as one question is for: what is to be brought here, or what is to be found; the others are asked for after them. */
 static void ask_places(struct mcd_object *r, struct mcd_window *w)
 {
-    bool hold = r->desc.op == MCS_OP_HOLD;
+    bool pulled = false;
 
-    w->ask = (struct mcd_ask){
-        .kind = hold ? MCD_ASK_PULL : MCD_ASK_FIND, .flags = r->args.flags, .tenant = r->tenant};
+    w->ask = (struct mcd_ask){.flags = r->args.flags, .tenant = r->tenant};
     for (uint32_t i = 0; i < w->n; i++) {
         struct mcd_item *it = &w->items[i];
 
         it->asked = -1;
         if (it->state != MCD_ITEM_FAR)
+            continue;
+        if (w->ask.n == 0)
+            pulled = is_pulled(r, it);
+        if (is_pulled(r, it) != pulled)
             continue;
         it->asked = (int16_t)w->ask.n;
         if (it->tries++ != 0) /* the holder's own lease was too short, perhaps */
@@ -46,6 +55,7 @@ static void ask_places(struct mcd_object *r, struct mcd_window *w)
         w->asked[w->ask.n++] =
             (struct mcd_ask_key){.key = it->key, .avoid = it->avoid, .damaged = it->damaged};
     }
+    w->ask.kind = pulled ? MCD_ASK_PULL : MCD_ASK_FIND;
 }
 
 /* Where its own catalog says that it is. */
@@ -58,11 +68,15 @@ static void take_place(struct mcd_object *r, struct mcd_item *it, const struct m
     if (k->status != MCS_OK) {
         /* its holder may have dropped it meanwhile because of that */
         bool dropped = it->damaged && k->status == MCS_NOT_FOUND;
+        /* larger than this host's store: no range of the caller's */
+        bool large = r->desc.op == MCS_OP_GET && is_pulled(r, it) && k->status == MCS_BAD_RANGE;
 
-        mcd_object_end_item(it, dropped ? MCS_CHECKSUM : (enum mcs_status)k->status);
+        mcd_object_end_item(it, dropped ? MCS_CHECKSUM
+                                : large ? MCS_NO_SPACE
+                                        : (enum mcs_status)k->status);
         return;
     }
-    if (r->desc.op == MCS_OP_HOLD) {
+    if (is_pulled(r, it)) {
         it->state = MCD_ITEM_MEASURED; /* it is here now: pinned as any other */
         return;
     }
@@ -187,11 +201,13 @@ static int plan_piece(struct mcd_engine *g, struct mcd_object *r, struct mcd_ite
     const struct mcd_ask_key *k = &w->asked[it->asked];
     struct mcs_object_piece piece;
     uint64_t at = it->done, length;
-    uint8_t *client;
+    const struct mcd_extent *e;
     int res = 0;
 
-    *error = it->piece < it->pieces ? mcd_object_piece(r, it, it->piece, &piece, &client)
-                                    : MCS_BAD_RANGE;
+    *error =
+        it->piece < it->pieces ? mcd_object_piece(r, it, it->piece, &piece, &e) : MCS_BAD_RANGE;
+    if (*error == MCS_OK && e->gpu != NULL) /* it was host memory when it was measured */
+        *error = MCS_BAD_RANGE;
     if (*error != MCS_OK)
         return 0;
     length = piece.length;
@@ -301,18 +317,19 @@ static bool sum_pieces(struct mcd_engine *g, struct mcd_object *r, struct mcd_it
 {
     while (it->done < it->view.size && it->piece < it->pieces) {
         struct mcs_object_piece p;
-        uint8_t *at;
+        const struct mcd_extent *e;
         uint64_t n;
 
         if (*budget == 0)
             return false;
-        if (mcd_object_piece(r, it, it->piece, &p, &at) != MCS_OK || it->piece_done >= p.length)
+        if (mcd_object_piece(r, it, it->piece, &p, &e) != MCS_OK || e->gpu != NULL ||
+            it->piece_done >= p.length)
             return true; /* and the sum is wrong */
         n = p.length - it->piece_done;
         n = n < it->view.size - it->done ? n : it->view.size - it->done;
         n = n < SUM_SLICE ? n : SUM_SLICE;
         n = n < *budget ? n : *budget;
-        it->crc = mcd_object_sum(g, it->crc, at + it->piece_done, n);
+        it->crc = mcd_object_sum(g, it->crc, e->map + p.local + it->piece_done, n);
         it->done += n;
         it->piece_done += n;
         if (it->piece_done == p.length) {
@@ -404,9 +421,9 @@ enum mcd_run mcd_object_fetch(struct mcd_engine *g, struct mcd_object *r, uint64
             if (w->asking)
                 return MCD_RUN_WAIT;
             for (uint32_t i = 0; i < w->n; i++)
-                if (w->items[i].state == MCD_ITEM_FAR)
+                if (w->items[i].state == MCD_ITEM_FAR && w->items[i].asked >= 0)
                     take_place(r, &w->items[i], &w->asked[w->items[i].asked]);
-            if (r->desc.op == MCS_OP_HOLD)
+            if (w->ask.kind == MCD_ASK_PULL)
                 return MCD_RUN_DONE;
             r->step = MCD_STEP_CHECK;
             break;

@@ -3,6 +3,8 @@
  * GET and HOLD: what is here is pinned, copied or held, and unpinned; what is not is left to object_far.c.
  *
  *   fill --> pin all that is here --> copy each --> those that came from disk --> what is elsewhere --> results
+ *
+ * Here are the bytes of PUT, too, but for those of GPU memory (object_gpu.c).
  */
 #include <string.h>
 
@@ -32,41 +34,60 @@ static bool copied(const struct mcd_object *r, const struct mcd_item *it)
     return in_ranges(r) ? it->piece >= it->pieces : it->done >= it->view.size;
 }
 
-/* The next slice of a key. The pieces may be others than when they were measured. */
-static enum mcs_status cut(const struct mcd_object *r, struct mcd_item *it, bool put, uint64_t most,
-                           struct mct_slice *s)
+/* What comes next of a key, as far as one piece goes. The pieces may be others than when they were measured. */
+static enum mcs_status next_part(const struct mcd_object *r, const struct mcd_item *it,
+                                 struct mcd_object_part *out)
 {
     struct mcs_object_piece p;
-    uint64_t at = it->done, part;
     enum mcs_status error;
-    uint8_t *client;
 
     if (it->piece >= it->pieces)
         return MCS_BAD_RANGE;
-    error = mcd_object_piece(r, it, it->piece, &p, &client);
+    error = mcd_object_piece(r, it, it->piece, &p, &out->extent);
     if (error != MCS_OK)
         return error;
     if (it->piece_done >= p.length)
         return MCS_BAD_RANGE;
-    part = p.length - it->piece_done;
+    out->handle = p.extent;
+    out->local = p.local + it->piece_done;
+    out->rest = out->length = p.length - it->piece_done;
+    out->at = it->done;
     if (in_ranges(r)) {
         if (p.offset > it->view.size || p.length > it->view.size - p.offset)
             return MCS_BAD_RANGE;
-        at = p.offset + it->piece_done;
-    } else if (part > it->view.size - at) {
-        part = it->view.size - at;
+        out->at = p.offset + it->piece_done;
+    } else if (out->length > it->view.size - out->at) {
+        out->length = it->view.size - out->at;
     }
-    part = part < most ? part : most;
-    s->op = put ? MCT_WRITE : MCT_READ;
-    s->length = part;
-    s->local = client + it->piece_done;
-    s->remote = it->view.data + at;
-    it->piece_done += part;
-    it->done += part;
-    if (it->piece_done == p.length) {
+    return MCS_OK;
+}
+
+/* So much of it is done. */
+static void step(struct mcd_item *it, const struct mcd_object_part *p, uint64_t n)
+{
+    it->done += n;
+    it->piece_done += n;
+    if (n == p->rest) {
         it->piece++;
         it->piece_done = 0;
     }
+}
+
+/* The next slice of a key; MCD_ON_GPU: *p is none for this process. */
+static enum mcs_status cut(const struct mcd_object *r, struct mcd_item *it, bool put, uint64_t most,
+                           struct mct_slice *s, struct mcd_object_part *p)
+{
+    enum mcs_status error = next_part(r, it, p);
+
+    if (error != MCS_OK)
+        return error;
+    if (p->extent->gpu != NULL)
+        return MCD_ON_GPU;
+    s->op = put ? MCT_WRITE : MCT_READ;
+    s->length = p->length < most ? p->length : most;
+    s->local = p->extent->map + p->local;
+    s->remote = it->view.data + p->at;
+    step(it, p, s->length);
     return MCS_OK;
 }
 
@@ -77,6 +98,7 @@ enum mcs_status mcd_object_copy(struct mcd_engine *g, struct mcd_object *r, stru
     bool large = it->view.size >= mcs_load_relaxed(&g->o.stream_min) && !(put && sum);
     unsigned long faults = mcd_fault_count();
     enum mcs_status error = MCS_OK;
+    struct mcd_object_part p;
     struct copy c;
 
     while (error == MCS_OK && !copied(r, it)) {
@@ -86,7 +108,7 @@ enum mcs_status mcd_object_copy(struct mcd_engine *g, struct mcd_object *r, stru
             struct mct_slice *s = &c.slices[c.n];
             uint64_t most = sum && *budget > SUM_SLICE ? SUM_SLICE : *budget;
 
-            error = cut(r, it, put, most, s);
+            error = cut(r, it, put, most, s, &p);
             if (error != MCS_OK)
                 break;
             s->large = large;
@@ -104,6 +126,12 @@ enum mcs_status mcd_object_copy(struct mcd_engine *g, struct mcd_object *r, stru
         }
         if (!sum && c.n != 0)
             g->local_ops->post(g->local, c.posted, c.n);
+        if (error == MCD_ON_GPU) { /* with a sum: it was host memory when it was measured */
+            error = sum ? MCS_BAD_RANGE : mcd_object_gpu_add(g, r, it, put, &p);
+            if (error == MCS_OK)
+                step(it, &p, p.length);
+            mcd_object_pay(budget, PIECE_COST);
+        }
         if (put)
             MCS_FAILPOINT(object_part);
     }
@@ -112,6 +140,21 @@ enum mcs_status mcd_object_copy(struct mcd_engine *g, struct mcd_object *r, stru
         error = MCS_MEMORY_FAULT;
     }
     return error;
+}
+
+enum mcs_status mcd_object_sum_rest(struct mcd_engine *g, struct mcd_item *it, uint64_t *budget)
+{
+    while (it->done < it->view.size) {
+        uint64_t n = it->view.size - it->done;
+
+        if (*budget == 0)
+            return MCS_BUSY;
+        n = n < *budget ? n : *budget;
+        it->crc = mcd_object_sum(g, it->crc, it->view.data + it->done, n);
+        it->done += n;
+        mcd_object_pay(budget, n);
+    }
+    return MCS_OK;
 }
 
 /* ---- one key ------------------------------------------------------------------------------- */
@@ -142,6 +185,8 @@ static void pin(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it,
         it->done = it->crc = 0;
         it->piece = 0;
         it->piece_done = 0;
+        it->legs = 0;
+        it->leg_error = MCS_OK;
         if (!is_hold(r) && it->view.data != NULL)
             __builtin_prefetch(it->view.data);
     } else if (res == MCS_BUSY) {
@@ -159,10 +204,11 @@ static void pin(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it,
 static bool measure(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it, uint32_t i,
                     uint64_t *budget)
 {
+    bool measures = !is_hold(r) && (!in_ranges(r) || mcd_object_may_gpu(r));
     enum mcs_status error = MCS_OK;
 
     if (it->state == MCD_ITEM_FRESH) {
-        if (!is_hold(r) && !in_ranges(r) && !mcd_object_measure(r, it, budget, &error))
+        if (measures && !mcd_object_measure(r, it, budget, &error))
             return false;
         if (error != MCS_OK) {
             mcd_object_end_item(it, error);
@@ -195,17 +241,9 @@ static void end_here(struct mcd_engine *g, struct mcd_item *it, enum mcs_status 
 /* The whole object's checksum, before anything of it is given out. BUSY: the budget is used up. */
 static enum mcs_status sum_first(struct mcd_engine *g, struct mcd_item *it, uint64_t *budget)
 {
-    while (it->done < it->view.size) {
-        uint64_t n = it->view.size - it->done;
+    enum mcs_status error = mcd_object_sum_rest(g, it, budget);
 
-        if (*budget == 0)
-            return MCS_BUSY;
-        n = n < *budget ? n : *budget;
-        it->crc = mcd_object_sum(g, it->crc, it->view.data + it->done, n);
-        it->done += n;
-        mcd_object_pay(budget, n);
-    }
-    return it->crc == it->view.crc ? MCS_OK : MCS_CHECKSUM;
+    return error == MCS_OK && it->crc != it->view.crc ? MCS_CHECKSUM : error;
 }
 
 static enum mcs_status hold(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it)
@@ -226,17 +264,37 @@ static enum mcs_status hold(struct mcd_engine *g, struct mcd_object *r, struct m
     return MCS_OK;
 }
 
-/* Bytes of one that is pinned. OK: it is over; BUSY: the budget is used up; else the task has failed. */
+/* Nothing of it is under way any more. sums: of what was copied. */
+static void end_given(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it, bool sums,
+                      enum mcs_status error)
+{
+    if (error == MCS_OK && sums && it->crc != it->view.crc)
+        error = MCS_CHECKSUM;
+    if (error == MCS_OK) {
+        r->bytes += it->done;
+        it->result.path = it->gpu ? MCS_PATH_CUDA : g->local_ops->path;
+    }
+    end_here(g, it, error);
+    mco_unpin(g->o.store->objects, it->view.object);
+    it->view.object = NULL;
+}
+
+/* Bytes of one that is pinned. OK: it is over, or MOVING; BUSY: the budget is used up, or a leg has to be waited for; else the task
+ * has failed. */
 static enum mcs_status give(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it,
                             uint64_t *budget)
 {
-    bool verify = verifies(g, r, it), first = verify && (is_hold(r) || in_ranges(r));
-    enum mcs_status error = MCS_OK;
+    bool verify = verifies(g, r, it);
+    bool first = verify && (is_hold(r) || in_ranges(r) || it->gpu);
+    enum mcs_status error = (enum mcs_status)it->leg_error;
 
-    if (!is_hold(r) && !in_ranges(r) && it->size < it->view.size)
+    if (error != MCS_OK) {
+        /* a part of it has failed */
+    } else if (!is_hold(r) && !in_ranges(r) && it->size < it->view.size) {
         error = MCS_TOO_SMALL;
-    else if (first && !it->verified)
+    } else if (first && !it->verified) {
         error = sum_first(g, it, budget);
+    }
     if (error == MCS_OK && first && !it->verified) {
         it->verified = true;
         it->done = 0;
@@ -249,24 +307,23 @@ static enum mcs_status give(struct mcd_engine *g, struct mcd_object *r, struct m
         return error;
     if (it->view.object == NULL) /* held */
         return MCS_OK;
-    if (error == MCS_OK && verify && !first && it->crc != it->view.crc)
-        error = MCS_CHECKSUM;
-    if (error == MCS_OK) {
-        r->bytes += it->done;
-        it->result.path = g->local_ops->path;
+    if (error == MCS_OK)
+        error = (enum mcs_status)it->leg_error; /* of a leg that could not begin */
+    if (it->legs != 0) {
+        it->leg_error = (uint8_t)error;
+        it->state = MCD_ITEM_MOVING;
+    } else {
+        end_given(g, r, it, verify && !first, error);
     }
-    end_here(g, it, error);
-    mco_unpin(g->o.store->objects, it->view.object);
-    it->view.object = NULL;
     return error == MCS_MEMORY_FAULT ? error : MCS_OK;
 }
 
 /* ---- a window ------------------------------------------------------------------------------- */
 
-static enum mcd_run work(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget)
+static enum mcd_run give_all(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget)
 {
     struct mcd_window *w = r->window;
-    bool busy = false;
+    bool busy = false, moving = false;
 
     for (uint32_t i = 0; i < w->n; i++)
         if (w->items[i].state <= MCD_ITEM_BUSY && !measure(g, r, &w->items[i], i, budget))
@@ -276,17 +333,18 @@ static enum mcd_run work(struct mcd_engine *g, struct mcd_object *r, uint64_t *b
         enum mcs_status error;
 
         busy = busy || it->state == MCD_ITEM_BUSY;
-        if (it->state != MCD_ITEM_OPEN)
-            continue;
-        error = give(g, r, it, budget);
+        if (it->state == MCD_ITEM_MOVING && it->legs == 0)
+            end_given(g, r, it, false, (enum mcs_status)it->leg_error);
+        error = it->state == MCD_ITEM_OPEN ? give(g, r, it, budget) : MCS_OK;
         if (error == MCS_BUSY)
             return MCD_RUN_MORE;
         if (error != MCS_OK) {
             r->error = (uint16_t)error;
             return MCD_RUN_FAILED;
         }
+        moving = moving || it->state == MCD_ITEM_MOVING;
     }
-    return busy ? MCD_RUN_SPACE : MCD_RUN_DONE;
+    return moving ? MCD_RUN_WAIT : busy ? MCD_RUN_SPACE : MCD_RUN_DONE;
 }
 
 static bool any_in(const struct mcd_window *w, enum mcd_item_state state)
@@ -313,7 +371,7 @@ enum mcd_run mcd_object_get(struct mcd_engine *g, struct mcd_object *r, uint64_t
             r->step = MCD_STEP_WORK;
             break;
         case MCD_STEP_WORK:
-            run = work(g, r, budget);
+            run = mcd_object_gpu_go(g, r, give_all(g, r, budget));
             if (run != MCD_RUN_DONE)
                 return run;
             r->step = any_in(w, MCD_ITEM_FAR) ? MCD_STEP_ASK : MCD_STEP_SHOW;
@@ -328,8 +386,9 @@ enum mcd_run mcd_object_get(struct mcd_engine *g, struct mcd_object *r, uint64_t
             run = mcd_object_fetch(g, r, budget);
             if (run != MCD_RUN_DONE)
                 return run;
-            /* HOLD: what was brought here is pinned now */
-            r->step = any_in(w, MCD_ITEM_MEASURED) ? MCD_STEP_WORK : MCD_STEP_SHOW;
+            /* what was brought here is pinned now; then what is left elsewhere is asked for */
+            r->step = any_in(w, MCD_ITEM_MEASURED) || any_in(w, MCD_ITEM_FAR) ? MCD_STEP_WORK
+                                                                              : MCD_STEP_SHOW;
             break;
         }
     }

@@ -5,7 +5,8 @@
  *   fill --> ask START --> space, bytes, checksum, seal --> ask END --> results
  *
  * Without other hosts nothing is asked.  The checksum is of what lies in the store, slice by slice while it is still in the
- * cache: what the client does to its memory meanwhile makes another object, never a wrong checksum.
+ * cache: what the client does to its memory meanwhile makes another object, never a wrong checksum.  With GPU memory among its
+ * pieces it is taken when all of them have come.
  */
 #include <string.h>
 
@@ -297,14 +298,29 @@ static void seal(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it
     it->view.object = NULL;
     it->view.summed = sum;
     it->result.copies = 1;
-    it->result.path = g->local_ops->path;
+    it->result.path = it->gpu ? MCS_PATH_CUDA : g->local_ops->path;
     if (res == MCS_OK)
         it->state = MCD_ITEM_SEALED;
     else
         mcd_object_end_item(it, res);
 }
 
-/* One key on. OK: it is over, or sealed; BUSY with *run set: not yet. */
+/* Its bytes are there, or will not be. */
+static enum mcs_status end_written(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it,
+                                   enum mcs_status error)
+{
+    if (error == MCS_OK) {
+        r->bytes += it->view.size;
+        seal(g, r, it);
+        return MCS_OK;
+    }
+    mco_abort(g->o.store->objects, it->view.object);
+    it->view.object = NULL;
+    mcd_object_end_item(it, error);
+    return error == MCS_MEMORY_FAULT ? error : MCS_OK;
+}
+
+/* One key on. OK: it is over, sealed or MOVING; BUSY with *run set: not yet. */
 static enum mcs_status work(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it,
                             uint32_t index, uint64_t *budget, enum mcd_run *run)
 {
@@ -341,21 +357,21 @@ static enum mcs_status work(struct mcd_engine *g, struct mcd_object *r, struct m
         MCS_FAILPOINT(object_given);
         return MCS_OK;
     }
-    error = mcd_object_copy(g, r, it, true, g->o.store->checksum, budget);
+    error = (enum mcs_status)it->leg_error;
+    if (error == MCS_OK)
+        error = mcd_object_copy(g, r, it, true, g->o.store->checksum && !it->gpu, budget);
     if (error == MCS_BUSY)
         return MCS_BUSY;
-    if (error != MCS_OK) {
-        mco_abort(g->o.store->objects, it->view.object);
-        it->view.object = NULL;
-        mcd_object_end_item(it, error);
-        return error == MCS_MEMORY_FAULT ? error : MCS_OK;
+    if (it->gpu && error != MCS_MEMORY_FAULT) {
+        if (error != MCS_OK)
+            it->leg_error = (uint8_t)error;
+        it->state = MCD_ITEM_MOVING;
+        return MCS_OK;
     }
-    r->bytes += it->view.size;
-    seal(g, r, it);
-    return MCS_OK;
+    return end_written(g, r, it, error);
 }
 
-static enum mcd_run work_all(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget)
+static enum mcd_run write_all(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget)
 {
     struct mcd_window *w = r->window;
     enum mcd_run run;
@@ -364,7 +380,7 @@ static enum mcd_run work_all(struct mcd_engine *g, struct mcd_object *r, uint64_
         struct mcd_item *it = &w->items[w->at];
         enum mcs_status error;
 
-        if (it->state >= MCD_ITEM_LATER)
+        if (it->state >= MCD_ITEM_MOVING)
             continue;
         error = work(g, r, it, r->next + w->at, budget, &run);
         if (error == MCS_BUSY)
@@ -375,6 +391,45 @@ static enum mcd_run work_all(struct mcd_engine *g, struct mcd_object *r, uint64_
         }
     }
     return MCD_RUN_DONE;
+}
+
+/* What has come from GPU memory is summed and sealed, while other keys' pieces are under way. */
+static enum mcd_run seal_moved(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget)
+{
+    struct mcd_window *w = r->window;
+    bool moving = false;
+
+    for (uint32_t i = 0; i < w->n; i++) {
+        struct mcd_item *it = &w->items[i];
+        enum mcs_status error = (enum mcs_status)it->leg_error;
+
+        if (it->state != MCD_ITEM_MOVING)
+            continue;
+        if (it->legs != 0) {
+            moving = true;
+            continue;
+        }
+        if (!it->summing) {
+            it->summing = true;
+            it->done = it->crc = 0;
+        }
+        if (error == MCS_OK && g->o.store->checksum)
+            error = mcd_object_sum_rest(g, it, budget);
+        if (error == MCS_BUSY)
+            return MCD_RUN_MORE;
+        (void)end_written(g, r, it, error);
+    }
+    return moving ? MCD_RUN_WAIT : MCD_RUN_DONE;
+}
+
+static enum mcd_run work_all(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget)
+{
+    enum mcd_run run = write_all(g, r, budget), moved;
+
+    if (run == MCD_RUN_FAILED)
+        return run;
+    moved = seal_moved(g, r, budget);
+    return run == MCD_RUN_DONE || moved == MCD_RUN_MORE ? moved : run;
 }
 
 /* What was written is told of. *run: DONE: on with r->step, in the next window even; WAIT: for the answer. */
@@ -434,7 +489,7 @@ enum mcd_run mcd_object_put(struct mcd_engine *g, struct mcd_object *r, uint64_t
             r->step = MCD_STEP_WORK;
             break;
         case MCD_STEP_WORK:
-            run = work_all(g, r, budget);
+            run = mcd_object_gpu_go(g, r, work_all(g, r, budget));
             if (run != MCD_RUN_DONE)
                 return run;
             tell(g, r, &run);
@@ -580,7 +635,7 @@ void mcd_object_put_down(struct mcd_engine *g, struct mcd_object *r, struct mcd_
     for (uint32_t i = 0; i < w->n; i++) {
         struct mcd_item *it = &w->items[i];
 
-        if (it->view.object == NULL || it->state != MCD_ITEM_OPEN)
+        if (it->view.object == NULL || (it->state != MCD_ITEM_OPEN && it->state != MCD_ITEM_MOVING))
             continue;
         if (r->desc.op == MCS_OP_SEAL) {
             keep_key(w, it);

@@ -29,7 +29,8 @@ static struct mcd_window *take_window(struct mcd_objects *o)
     }
     w->owner = NULL;
     w->n = w->at = w->legs = w->text_used = w->leg_pieces_used = 0;
-    w->asking = w->aside = false;
+    w->asking = w->aside = w->legless = false;
+    w->plan = NULL;
     w->ask.n = 0;
     return w;
 }

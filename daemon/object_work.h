@@ -2,7 +2,7 @@
 /*
  * What the parts of a request about objects share: object.c has its life, object_args.c what a client has written,
  * object_exist.c EXIST, PREFIX and REMOVE, object_put.c PUT, CREATE and SEAL, object_get.c GET and HOLD of what is here,
- * object_far.c of what is not.  Engine's thread only.
+ * object_far.c of what is not, object_gpu.c what lies in GPU memory of the caller's.  Engine's thread only.
  *
  * Keys are worked off by windows of up to MCD_WINDOW: read from the argument area once, worked on in steps, their results
  * written, the next ones.  A window belongs to a request while that has keys in hand; what it has asked the catalog may
@@ -33,6 +33,7 @@ enum mcd_item_state {
     MCD_ITEM_FOUND,    /* another host has it, and it is leased there */
     MCD_ITEM_LEG,      /* is being read from there */
     MCD_ITEM_READ,     /* was */
+    MCD_ITEM_MOVING,   /* its bytes are copied; those of GPU memory may be under way yet */
     MCD_ITEM_LATER,    /* PUT, CREATE: another request writes the key, or an earlier item does */
     MCD_ITEM_SEALED,   /* PUT: the catalog is to be told */
     MCD_ITEM_DONE      /* result */
@@ -48,13 +49,15 @@ struct mcd_item {
     uint64_t done;       /* bytes of the object */
     uint32_t crc;        /* of them */
     bool started;        /* the catalog has it as being written, by us */
+    bool gpu;            /* some of its pieces are GPU memory, */
+    bool summing;        /* PUT: which have come: their checksum is taken */
     bool verified;       /* its checksum is right */
     bool from_disk;
     uint8_t state;                   /* enum mcd_item_state */
     uint8_t tries;                   /* reads from other hosts */
     int16_t twin;                    /* earlier item of the same key; -1: none */
     int16_t asked;                   /* index in the window's question; -1: not in it */
-    int16_t legs;                    /* under way */
+    int16_t legs;                    /* under way; of GPU memory: pieces */
     uint8_t leg_error;               /* enum mcs_status */
     const struct mcd_segment *avoid; /* the store that it could not be read from; only compared; */
     bool damaged;                    /* its bytes had a wrong checksum there */
@@ -68,6 +71,7 @@ struct mcd_window_leg {
     struct mcd_leg leg;
     struct mcd_window *window;
     uint32_t piece, pieces; /* in the window's table */
+    int device;             /* GPU memory: where all of it lies */
     int16_t first, last;    /* items; how far the first one was: */
     uint32_t first_piece;
     uint64_t first_done;
@@ -88,7 +92,12 @@ struct mcd_window {
     struct mcd_item items[MCD_WINDOW];
     struct mcd_window_leg leg[MCD_LEGS];
     struct mcd_leg_piece leg_pieces[MCD_WINDOW_PIECES];
+    int16_t leg_items[MCD_WINDOW_PIECES];    /* GPU memory: whose each of them is, */
+    uint32_t leg_extents[MCD_WINDOW_PIECES]; /* and where it lies */
     uint32_t leg_pieces_used;
+    struct mcd_window_leg *plan; /* the leg that is put together; NULL: none */
+    uint64_t plan_bytes;
+    bool legless; /* none was to be had for the next piece */
     uint8_t text[MCD_WINDOW_TEXT];
 };
 
@@ -132,12 +141,14 @@ struct mcd_object {
     struct mcs_object_args args; /* private copy, checked */
     uint64_t base;               /* of the block in the argument area */
     uint64_t tenant;
-    uint32_t next; /* key that the next window begins with */
+    struct mcs_gate gate; /* WAIT: private copy, checked */
+    uint32_t next;        /* key that the next window begins with */
     enum mcd_step step;
     uint16_t error; /* enum mcs_status */
     uint8_t path, tier;
     bool shown;        /* the slot says that it has begun */
     bool waits;        /* in no list */
+    bool open;         /* WAIT: the gate has its value */
     bool for_space;    /* and in that of those that wait for the store, */
     bool for_window;   /* or for one of the queue's windows */
     bool catalog;      /* other hosts are there, and may be asked */
@@ -180,10 +191,17 @@ void mcd_object_fill(struct mcd_object *r, struct mcd_window *w, uint64_t *budge
 /* One key's record and text alone, for EXIST: OK and *key, whose bytes were copied to `text` (MCS_KEY_MAX of room). */
 enum mcs_status mcd_object_key(const struct mcd_object *r, uint32_t index, uint8_t *text,
                                struct mco_key *key, struct mcs_object_key *record);
-/* Piece of a key, and where it lies. */
+/* May the request have GPU memory as the caller's end? */
+static inline bool mcd_object_may_gpu(const struct mcd_object *r)
+{
+    return mcd_gpu_order(&r->desc) == MCS_OK;
+}
+/* Piece of a key, which lies in *extent. That may be GPU memory, if mcd_object_may_gpu(). */
 enum mcs_status mcd_object_piece(const struct mcd_object *r, const struct mcd_item *it,
-                                 uint32_t piece, struct mcs_object_piece *out, uint8_t **at);
-/* Sums up the pieces' lengths in it->size. True: through, with *error; false: the budget is used up. */
+                                 uint32_t piece, struct mcs_object_piece *out,
+                                 const struct mcd_extent **extent);
+/* Sums up the pieces' lengths in it->size, and finds out whether some are GPU memory. True: through, with *error; false: the
+ * budget is used up. */
 bool mcd_object_measure(const struct mcd_object *r, struct mcd_item *it, uint64_t *budget,
                         enum mcs_status *error);
 /* Writes results of the window's keys, from w->first on. */
@@ -245,8 +263,33 @@ void mcd_object_put_told(struct mcd_engine *g, struct mcd_object *r, struct mcd_
 void mcd_object_put_down(struct mcd_engine *g, struct mcd_object *r, struct mcd_window *w);
 /* FAR items of a window: questions, legs. DONE: none is left under way. */
 enum mcd_run mcd_object_fetch(struct mcd_engine *g, struct mcd_object *r, uint64_t *budget);
-/* Between memory here and objects here, in slices. OK: through; BUSY: the budget is used up. */
+/* Between memory here and objects here, in slices. OK: through, but for legs of GPU memory; BUSY: the budget is used up, or the
+ * window is legless. sum: of host memory alone. */
 enum mcs_status mcd_object_copy(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it,
                                 bool put, bool sum, uint64_t *budget);
+/* Sums the object from it->done on. OK: through; BUSY: the budget is used up. */
+enum mcs_status mcd_object_sum_rest(struct mcd_engine *g, struct mcd_item *it, uint64_t *budget);
+
+/* ---- object_gpu.c ----------------------------------------------------------------------- */
+
+/*
+ * The caller's GPU memory: copiers move its pieces straight from and into objects that are here, by legs of this host
+ * (leg.h); several pieces, of several keys, are one leg.
+ *
+ *   OPEN --all pieces are copied or in a leg--> MOVING --the last leg has ended--> checksum, seal, or unpinned
+ */
+struct mcd_object_part {
+    const struct mcd_extent *extent; /* of the caller's end */
+    uint32_t handle;                 /* of it */
+    uint64_t local;                  /* offset there */
+    uint64_t at;                     /* in the object */
+    uint64_t length;
+    uint64_t rest; /* of the piece: length, or more than the object has */
+};
+/* One more piece of the item into the leg that is put together. BUSY: none is to be had now, and the window is legless. */
+enum mcs_status mcd_object_gpu_add(struct mcd_engine *g, struct mcd_object *r, struct mcd_item *it,
+                                   bool put, const struct mcd_object_part *p);
+/* The leg that is put together goes; before a run ends. What the run comes to where it says MORE: a leg may be awaited. */
+enum mcd_run mcd_object_gpu_go(struct mcd_engine *g, struct mcd_object *r, enum mcd_run run);
 
 #endif

@@ -190,7 +190,9 @@ static enum mcs_status check_args(const struct mcd_queue *q, struct mcd_task *t)
             (uint64_t)a->name_length + a->message_length > a->total - a->notify)
             return MCS_BAD_RANGE;
     }
-    return (d->flags & (MCS_DESC_WAIT | MCS_DESC_SIGNAL)) != 0 ? mcd_gates_check(q, t) : MCS_OK;
+    return (d->flags & (MCS_DESC_WAIT | MCS_DESC_SIGNAL)) != 0
+               ? mcd_gates_check(q, d, a->gates, a->total, &t->gate)
+               : MCS_OK;
 }
 
 /* ---- parked tasks ---------------------------------------------------------------- */
@@ -543,7 +545,9 @@ void mcd_task_open(struct mcd_engine *g, struct mcd_task *t, enum mcs_status err
 {
     struct mcd_queue *q = t->q;
 
-    if (error != MCS_OK) {
+    if (t->object != NULL) {
+        mcd_object_open(g, q, t, error);
+    } else if (error != MCS_OK) {
         mcd_task_finish(g, q, t, MCS_STATE_FAILED, error);
         mcd_net_touch(g->net, q);
     } else if (t->phase == MCD_CHECK) {

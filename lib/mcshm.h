@@ -388,8 +388,8 @@ typedef struct mcshm_queue_options {
 } mcshm_queue_options;
 
 mcshm_status mcshm_queue_open(mcshm *c, const mcshm_queue_options *o, mcshm_queue **out);
-/* Unfinished tasks are canceled; returns when they are quiet. Before mcshm_close(). The queue is
- * gone whatever is returned, except after INVALID_ARGUMENT and FORKED. */
+/* Unfinished tasks are canceled; returns when they are quiet. Before mcshm_close(). The queue is gone whatever is returned,
+ * except after INVALID_ARGUMENT and FORKED. */
 mcshm_status mcshm_queue_close(mcshm_queue *q);
 
 #define MCSHM_FENCE 0x1u  /* start after all earlier tasks of the queue have ended */
@@ -452,9 +452,8 @@ mcshm_status mcshm_batch_alloc(mcshm_queue *q, uint32_t tasks, mcshm_batch *out)
 mcshm_status mcshm_batch_free(mcshm_queue *q, mcshm_batch batch);
 
 /*
- * Submits n requests as the batch's next tasks: all of them, or, with an error, none. n is at
- * most the queue's depth - 1 (INVALID_ARGUMENT: the ring never holds more).
- * Pure argument errors are told here; what only the agent can know (range, access,
+ * Submits n requests as the batch's next tasks: all of them, or, with an error, none. n is at most the queue's depth - 1
+ * (INVALID_ARGUMENT: the ring never holds more). Pure argument errors are told here; what only the agent can know (range, access,
  * closed segments) ends the task as INVALID or FAILED.
  * Errors: RING_FULL, NO_SLOTS, ARGS_FULL (retry later), TOO_MANY_TASKS, NOT_REGISTERED,
  * BAD_RANGE, INVALID_ARGUMENT, INVALID_HANDLE, AGENT_DOWN, STRICT; BUSY: a WRITE from private
@@ -479,8 +478,8 @@ typedef struct mcshm_batch_status {
     uint64_t bytes;  /* moved by the ended tasks */
 } mcshm_batch_status;
 
-/* How far the batch is. Touches one cache line; out may be NULL. OK: all submitted tasks have
- * ended; BUSY: not yet; AGENT_DOWN: the session was ended, tasks will not end by themselves. */
+/* How far the batch is. Touches one cache line; out may be NULL. OK: all submitted tasks have ended; BUSY: not yet; AGENT_DOWN:
+ * the session was ended, tasks will not end by themselves. */
 mcshm_status mcshm_batch_poll(mcshm_queue *q, mcshm_batch batch, mcshm_batch_status *out);
 
 /* Waits for all submitted tasks to end: spins, then sleeps. timeout_us < 0: for ever.
@@ -511,13 +510,13 @@ mcshm_status mcshm_cancel(mcshm_queue *q, mcshm_batch batch, uint32_t index);
 /* ---- objects --------------------------------------------------------------------- */
 
 /*
- * The object store: immutable byte strings under keys, in memory of the agents, so no client's death costs
- * one.  A key is 1 .. MCSHM_KEY_MAX bytes of any kind, of the connection's tenant.  An object is written
- * once, whole: readers see all of it or nothing.  docs/consistency.md says what is promised.
+ * The object store: immutable byte strings under keys, in memory of the agents, so no client's death costs one.  A key is 1 ..
+ * MCSHM_KEY_MAX bytes of any kind, of the connection's tenant.  An object is written once, whole: readers see all of it or
+ * nothing.  docs/consistency.md says what is promised.
  *
- * One request names up to MCSHM_KEYS_MAX keys and is one task of a batch; it ends COMPLETED when every key has a
- * result of its own, mcshm_object_results().  The queue's argument area must have room for keys, spans and
- * results (roughly 100 bytes and the key for each): mcshm_queue_options.args_size.
+ * One request names up to MCSHM_KEYS_MAX keys and is one task of a batch; it ends COMPLETED when every key has a result of
+ * its own, mcshm_object_results().  The queue's argument area must have room for keys, spans and results (roughly 100 bytes and
+ * the key for each): mcshm_queue_options.args_size.
  */
 #define MCSHM_KEY_MAX 4096
 #define MCSHM_KEYS_MAX 65536
@@ -549,7 +548,7 @@ typedef struct mcshm_key {
     size_t size;
 } mcshm_key;
 
-/* Memory of the caller, as mcshm_request.local. */
+/* Memory of the caller, as mcshm_request.local; spans of a key in memory of several kinds are fine. */
 typedef struct mcshm_span {
     void *address;
     uint64_t size;   /* bytes, not 0 */
@@ -559,8 +558,9 @@ typedef struct mcshm_span {
 /* Zero the struct, then set what matters. Nothing of it is used after the call. */
 typedef struct mcshm_object_request {
     mcshm_object_op op;
-    uint32_t flags; /* MCSHM_OBJECT_* */
-    bool fence;     /* start after all earlier tasks of the queue have ended */
+    uint32_t flags;  /* MCSHM_OBJECT_* */
+    bool fence;      /* start after all earlier tasks of the queue have ended */
+    bool gpu_synced; /* as MCSHM_GPU_SYNCED: spans in GPU memory need this, or order->wait */
     mcshm_class priority;
     uint32_t deadline_us; /* after submission; 0: the agent's default */
     uint64_t cookie;
@@ -579,6 +579,7 @@ typedef struct mcshm_object_request {
     const char *host;     /* an agent's "host:port" where it is to be if it can; NULL: here */
     uint32_t lease_ms;    /* EXIST, PREFIX with MCSHM_OBJECT_LEASE, 0: the agent's default */
     uint32_t position;    /* MCSHM_OBJECT_CHAIN: of the first key in its chain */
+    const mcshm_order *order; /* NULL: none; copied at submission */
 } mcshm_object_request;
 
 typedef enum mcshm_tier {
@@ -600,11 +601,9 @@ typedef struct mcshm_object_result {
     uint64_t hold;    /* CREATE, HOLD */
 } mcshm_object_result;
 
-/*
- * Submits one request as the batch's next task. Errors as mcshm_submit(), and: BAD_KEY; TOO_MANY_TASKS; ARGS_FULL
- * (free batches whose results have been taken, which keep their place until then; INVALID_ARGUMENT when it will
- * never fit). Nothing was submitted then.
- */
+/* Submits one request as the batch's next task. Errors as mcshm_submit(), and: BAD_KEY; TOO_MANY_TASKS; ARGS_FULL (free batches
+ * whose results have been taken, which keep their place until then; INVALID_ARGUMENT when it will never fit). Nothing was
+ * submitted then. */
 mcshm_status mcshm_submit_objects(mcshm_queue *q, mcshm_batch batch, const mcshm_object_request *r);
 
 /*

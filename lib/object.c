@@ -3,7 +3,7 @@
  * Requests about objects: checked, built into one block of the argument area (shm/object.h tells
  * how it looks) and submitted like any other task.
  *
- *   head | keys | pieces | bytes of the keys, groups, host | results
+ *   head | keys | pieces | gates | bytes of the keys, groups, host | results
  *
  * Results begin a cache line of their own: nobody but the agent writes there, nobody but this process reads there, and a request of
  * one short key takes as few lines from one core to the other as can be.
@@ -36,7 +36,7 @@ static_assert(MCSHM_KEY_MAX == MCS_KEY_MAX && MCSHM_KEYS_MAX == MCS_KEYS_MAX, "p
 
 /* Where the parts of a block begin. */
 struct layout {
-    uint64_t keys, pieces, text, results, total;
+    uint64_t keys, pieces, gates, text, results, total;
     uint64_t npieces;
 };
 
@@ -133,9 +133,11 @@ static mcshm_status measure_text(const mcshm_object_request *r, uint64_t *text)
     return MCSHM_OK;
 }
 
-static mcshm_status lay_out(const struct mcshm_queue *q, const mcshm_object_request *r,
+/* s->ngates are known. */
+static mcshm_status lay_out(const struct mcl_submission *s, const mcshm_object_request *r,
                             struct layout *l)
 {
+    const struct mcshm_queue *q = s->q;
     uint64_t result = r->op == MCSHM_PREFIX  ? 0
                       : r->op == MCSHM_EXIST ? 1
                                              : sizeof(struct mcs_object_result);
@@ -157,7 +159,8 @@ static mcshm_status lay_out(const struct mcshm_queue *q, const mcshm_object_requ
     }
     l->keys = sizeof(struct mcs_object_args);
     l->pieces = l->keys + r->count * sizeof(struct mcs_object_key);
-    l->text = l->pieces + l->npieces * sizeof(struct mcs_object_piece);
+    l->gates = l->pieces + l->npieces * sizeof(struct mcs_object_piece);
+    l->text = l->gates + s->ngates * sizeof(s->gates[0]);
     l->results = (l->text + text + MCS_LINE - 1) / MCS_LINE * MCS_LINE;
     l->total = l->results + r->count * result;
     if (result == 0) {
@@ -184,8 +187,9 @@ static void look_for_gone(struct mcshm *c)
         mcl_object_maps_stale(c, gone);
 }
 
-static mcshm_status check(struct mcshm_queue *q, const mcshm_object_request *r, struct layout *l)
+static mcshm_status check(struct mcl_submission *s, const mcshm_object_request *r, struct layout *l)
 {
+    const struct mcshm_queue *q = s->q;
     mcshm_status status;
 
     if (r == NULL)
@@ -199,7 +203,31 @@ static mcshm_status check(struct mcshm_queue *q, const mcshm_object_request *r, 
                         "the agent holds no objects: [store] size is 0, or it is of a version "
                         "without them");
     status = check_request(r);
-    return status == MCSHM_OK ? lay_out(q, r, l) : status;
+    if (status == MCSHM_OK && __builtin_expect(r->order != NULL, 0))
+        status = mcl_submission_order(s, r->order);
+    return status == MCSHM_OK ? lay_out(s, r, l) : status;
+}
+
+/* Memory that is not just memory of the host's. */
+static MCL_COLD mcshm_status check_special(const struct mcl_submission *s,
+                                           const mcshm_object_request *r, uint32_t index,
+                                           const struct mcl_range *range)
+{
+    const void *at = r->spans[index].address;
+
+    if (range->gpu && !r->gpu_synced && (s->order & MCS_DESC_WAIT) == 0)
+        return mcl_fail(MCSHM_GPU_ORDER,
+                        "span %u: %p is GPU memory: synchronise the stream that uses it and say so "
+                        "with request.gpu_synced, or let the request wait for it: order->wait, of "
+                        "mcshm_gate_record()",
+                        index, at);
+    /* it is copied at submission and at the poll, so before the one gate and after the other */
+    if (range->staged != NULL && s->order != 0)
+        return mcl_fail(MCSHM_NOT_SUPPORTED,
+                        "span %u: %p is registered private memory, which is copied in the caller's "
+                        "thread and cannot follow request.order: use memory of mcshm_alloc()",
+                        index, at);
+    return MCSHM_OK;
 }
 
 /* Writes one piece, whose memory must lie in one extent. */
@@ -222,11 +250,12 @@ static mcshm_status put_piece(struct mcl_submission *s, const mcshm_object_reque
         return mcl_fail(MCSHM_BAD_RANGE, "span %u: %llu bytes at %p: there are %llu", index,
                         (unsigned long long)span->size, span->address,
                         (unsigned long long)(range->size - offset));
-    if (__builtin_expect(range->gpu, 0))
-        return mcl_fail(MCSHM_NOT_SUPPORTED,
-                        "span %u: %p is GPU memory, which objects are not put from or got into: "
-                        "go through memory of mcshm_alloc() with location \"cpu\"",
-                        index, span->address);
+    if (__builtin_expect(range->gpu || range->staged != NULL, 0)) {
+        mcshm_status status = check_special(s, r, index, range);
+
+        if (status != MCSHM_OK)
+            return status;
+    }
     *p = (struct mcs_object_piece){
         .offset = (r->flags & MCS_OBJECT_RANGES) != 0 ? span->offset : 0,
         .length = span->size,
@@ -338,11 +367,11 @@ MCSHM_API mcshm_status mcshm_submit_objects(mcshm_queue *q, mcshm_batch batch,
     mcshm_status status = mcl_submission_begin(&s, q, batch, 1);
 
     if (status == MCSHM_OK)
-        status = check(q, r, &l);
+        status = check(&s, r, &l);
     if (status != MCSHM_OK)
         return status;
     look_for_gone(q->c);
-    common.flags = r->fence ? MCSHM_FENCE : 0;
+    common.flags = (r->fence ? MCSHM_FENCE : 0) | (r->gpu_synced ? MCSHM_GPU_SYNCED : 0);
     common.priority = r->priority;
     common.deadline_us = r->deadline_us;
     common.cookie = r->cookie;
@@ -365,7 +394,9 @@ MCSHM_API mcshm_status mcshm_submit_objects(mcshm_queue *q, mcshm_batch batch,
         .soft_pin_ms = r->soft_pin_ms,
         .lease_ms = r->lease_ms,
         .position = r->position,
+        .gates = s.ngates != 0 ? (uint32_t)l.gates : 0,
     };
+    memcpy((uint8_t *)block + l.gates, s.gates, s.ngates * sizeof(s.gates[0]));
     status = fill(&s, r, &l, slot, block);
     if (status != MCSHM_OK)
         return mcl_submission_undo(&s, status);

@@ -122,8 +122,7 @@ static mcshm_status find_gate(struct mcl_submission *s, const uint32_t *word, ui
     return MCSHM_OK;
 }
 
-/* The gates of r->order into s->gates. */
-static MCL_COLD mcshm_status find_order(struct mcl_submission *s, const mcshm_order *o)
+mcshm_status mcl_submission_order(struct mcl_submission *s, const mcshm_order *o)
 {
     mcshm_status status = MCSHM_OK;
 
@@ -150,7 +149,7 @@ static mcshm_status check_common(struct mcl_submission *s, const mcshm_request *
                          0))
         return bad_request(r);
     if (__builtin_expect(r->order != NULL || s->order != 0, 0))
-        status = find_order(s, r->order);
+        status = mcl_submission_order(s, r->order);
     if (__builtin_expect(status == MCSHM_OK && (r->flags & MCSHM_NOTIFY) != 0, 0))
         status = check_notification(r->notify);
     return status;

@@ -29,6 +29,8 @@ struct mcl_task *mcl_submission_task(struct mcl_submission *s, const mcshm_reque
                                      uint64_t length, uint32_t *slot);
 struct mcs_desc *mcl_submission_desc(struct mcl_submission *s, const mcshm_request *r,
                                      struct mcl_task *t, uint32_t slot, uint8_t op);
+/* The gates of a request's order (NULL: none) into s->gates, and s->order. */
+mcshm_status mcl_submission_order(struct mcl_submission *s, const mcshm_order *o) MCL_COLD;
 /* A block of `size` bytes in the argument area, for the task in `slot`. ARGS_FULL. */
 mcshm_status mcl_submission_args(struct mcl_submission *s, uint64_t size, uint32_t slot,
                                  struct mcs_desc *d, void **out);

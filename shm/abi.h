@@ -155,7 +155,7 @@ enum mcs_path {
  *
  * With shape LIST or STRIDE, local_offset and remote_addr are the bases that the
  * pieces in the argument block are relative to, and length is their total bytes.
- * CANCEL uses slot and generation only. Requests about objects use op, flags (FENCE, STRICT), priority, slot,
+ * CANCEL uses slot and generation only. Requests about objects use op, flags (all but NOTIFY), priority, slot,
  * batch, submitted, args and deadline; the rest is 0 (object.h). RELEASE has a shape of its own there.
  */
 struct mcs_desc {

@@ -19,6 +19,8 @@
  * moved; EXIST: keys that exist; PREFIX: how many keys from the first on exist; REMOVE: objects removed;
  * CREATE, SEAL, HOLD: keys with an OK.
  *
+ * A piece in GPU memory needs MCS_DESC_SYNCED or MCS_DESC_WAIT in the descriptor, else its key ends with GPU_ORDER.
+ *
  *   op       keys   pieces  per key
  *   PUT      yes    yes     a new object, the concatenation of its pieces (none: an empty one)
  *   GET      yes    yes     without MCS_OBJECT_RANGES: its pieces are filled in order from the object's
@@ -70,7 +72,8 @@ struct mcs_object_args {
     uint32_t position;    /* CHAIN: of the first key in its chain, 0 .. 2^31 - 1 */
     uint32_t host;        /* PUT, CREATE: where it is to be, "host:port" of an agent: offset, */
     uint32_t host_length; /* and bytes; 0: here */
-    uint32_t reserved[18];
+    uint32_t gates;       /* WAIT, SIGNAL: as mcs_args.gates; without them 0 */
+    uint32_t reserved[17];
 };
 static_assert(sizeof(struct mcs_object_args) == 128, "mcs_object_args layout");
 

@@ -9,6 +9,9 @@
 #include "fixture.h"
 #include "transports/crc32c.h"
 
+/* GPUs of the engines that are made from now on; NULL: none. */
+static struct mct_cuda *ob_cuda;
+
 #define OB_EXTENTS 16u
 #define OB_KEYS 1024u
 
@@ -33,7 +36,9 @@ struct ob {
     uint8_t text[32768];
     uint32_t used;
     uint32_t deadline;
-    uint8_t op;
+    uint8_t op, flags; /* of the descriptor */
+    struct mcs_gate gates[2];
+    unsigned ngates;
 };
 
 static inline void ob_want(void *context, uint64_t tenant, bool open, uint64_t size)
@@ -111,7 +116,7 @@ static inline void ob_serve(struct ob *o)
 static inline void ob_init_sized(struct ob *o, uint64_t size, uint64_t extent_size, uint64_t slice,
                                  uint64_t holds)
 {
-    struct mcd_engine_options e = {.store = &o->st};
+    struct mcd_engine_options e = {.store = &o->st, .cuda = ob_cuda};
     struct mco_options m = {.size = size,
                             .extent_size = extent_size,
                             .objects = 100000,
@@ -165,6 +170,8 @@ static inline void ob_begin(struct ob *o, uint8_t op, uint32_t flags)
     o->op = op;
     o->used = 0;
     o->deadline = 0;
+    o->flags = 0;
+    o->ngates = 0;
 }
 
 static inline struct mcs_object_key *ob_key(struct ob *o, const void *text, uint32_t length)
@@ -192,7 +199,7 @@ static inline struct mcs_object_piece *ob_piece(struct ob *o, uint64_t at, uint6
     return p;
 }
 
-/* Lays the block out at the start of the argument area: head, text, keys, pieces, results. */
+/* Lays the block out at the start of the argument area: head, text, keys, pieces, results, gates. */
 static inline struct mcs_object_args *ob_write(struct ob *o)
 {
     uint8_t *to = o->f.client.args;
@@ -203,6 +210,10 @@ static inline struct mcs_object_args *ob_write(struct ob *o)
     a->pieces = a->keys + a->count * (uint32_t)sizeof(o->keys[0]);
     a->results = a->pieces + a->npieces * (uint32_t)sizeof(o->pieces[0]);
     a->total = a->results + a->count * results;
+    if (o->ngates != 0) {
+        a->gates = (uint32_t)(a->total + 7) & ~7u;
+        a->total = a->gates + o->ngates * sizeof(o->gates[0]);
+    }
     cr_assert_leq(a->total, o->f.client.args_size);
     memset(to, 0xee, a->total);
     memcpy(to, a, sizeof(*a));
@@ -214,6 +225,7 @@ static inline struct mcs_object_args *ob_write(struct ob *o)
         memcpy(to + a->keys + i * sizeof(k), &k, sizeof(k));
     }
     memcpy(to + a->pieces, o->pieces, a->npieces * sizeof(o->pieces[0]));
+    memcpy(to + a->gates, o->gates, o->ngates * sizeof(o->gates[0]));
     return (struct mcs_object_args *)to;
 }
 
@@ -221,6 +233,7 @@ static inline struct mcs_desc ob_desc(struct ob *o)
 {
     return (struct mcs_desc){
         .op = o->op,
+        .flags = o->flags,
         .priority = MCS_CLASS_NORMAL,
         .generation = ++o->f.generation,
         .batch_generation = o->f.generation,

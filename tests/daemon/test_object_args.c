@@ -65,7 +65,8 @@ Test(object_args, heads)
     SPOILED(MCS_OP_EXIST, MCS_INVALID_ARGUMENT, npieces, 1);
     SPOILED(MCS_OP_PUT, MCS_INVALID_ARGUMENT, host_length, MCS_ADDRESS_MAX);
     SPOILED(MCS_OP_PUT, MCS_BAD_RANGE, host, UINT32_MAX);
-    SPOILED(MCS_OP_PUT, MCS_INVALID_ARGUMENT, reserved[17], 1);
+    SPOILED(MCS_OP_PUT, MCS_INVALID_ARGUMENT, reserved[16], 1);
+    SPOILED(MCS_OP_PUT, MCS_INVALID_ARGUMENT, gates, 128); /* and no flag asks for one */
     cr_assert(ob_stats(&o).objects == 0 && ob_stats(&o).writing == 0);
     ob_fini(&o);
 }

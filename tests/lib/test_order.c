@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Requests on GPU memory, and with gates: what is refused, and what the agent gets to read. No driver. */
 #include "local.h"
+#include "shm/object.h"
 
 #define GPU_EXTENT 9u
 #define GPU_SIZE 65536u
@@ -290,11 +291,54 @@ Test(order, nothing_of_a_gpu_is_copied_in_the_callers_thread)
     l.c->segments = NULL;
 }
 
-Test(order, objects_take_no_gpu_memory)
+Test(order, objects_in_gpu_memory_need_one)
 {
     mcshm_key key = {.bytes = "k", .size = 1};
+    mcshm_span spans[2] = {{.size = 64}, {.size = 100}};
+    uint32_t counts[1] = {2};
+    mcshm_order only_after = {0};
+    mcshm_object_request r = {
+        .op = MCSHM_PUT, .keys = &key, .count = 1, .spans = spans, .span_counts = counts};
+    const struct mcs_object_args *a;
+    const struct mcs_object_piece *p;
+    struct mcs_desc d;
+    struct local l;
+    mcshm_batch b;
+
+    setup(&l);
+    mcs_store_relaxed(&l.c->objects, 1u);
+    spans[0].address = l.memory;
+    spans[1].address = gpu + 256;
+    b = local_batch(&l, 1);
+    only_after.signal = (uint32_t *)(void *)l.memory;
+    for (unsigned i = 0; i < 2; i++) {
+        r.order = i == 0 ? NULL : &only_after;
+        cr_assert_eq(mcshm_submit_objects(l.q, b, &r), MCSHM_GPU_ORDER);
+        cr_assert_not_null(strstr(mcshm_last_error(l.c), "span 1"));
+        cr_assert_eq(local_take(&l, &d, 1), 0);
+        cr_assert_eq(l.q->args.used, 0);
+    }
+    r.order = NULL;
+    r.gpu_synced = true;
+    r.fence = true;
+    cr_assert_eq(mcshm_submit_objects(l.q, b, &r), MCSHM_OK);
+    cr_assert_eq(local_take(&l, &d, 1), 1);
+    cr_assert_eq(d.flags, MCS_DESC_FENCE | MCS_DESC_SYNCED);
+    a = (const void *)args_of(&l, &d);
+    p = (const void *)((const uint8_t *)a + a->pieces);
+    cr_assert_eq(a->gates, 0u);
+    cr_assert(p[1].extent == GPU_EXTENT && p[1].local == 256 && p[1].length == 100);
+}
+
+Test(order, requests_about_objects_have_gates)
+{
+    mcshm_key key = {.bytes = "key", .size = 3};
     mcshm_span span = {.size = 64};
-    mcshm_object_request r = {.op = MCSHM_PUT, .keys = &key, .count = 1, .spans = &span};
+    mcshm_order o = {.wait_value = 7, .signal_value = 8};
+    mcshm_object_request r = {
+        .op = MCSHM_GET, .keys = &key, .count = 1, .spans = &span, .order = &o};
+    const struct mcs_object_args *a;
+    const struct mcs_gate *g;
     struct mcs_desc d;
     struct local l;
     mcshm_batch b;
@@ -302,11 +346,25 @@ Test(order, objects_take_no_gpu_memory)
     setup(&l);
     mcs_store_relaxed(&l.c->objects, 1u);
     span.address = gpu;
-    b = local_batch(&l, 1);
-    cr_assert_eq(mcshm_submit_objects(l.q, b, &r), MCSHM_NOT_SUPPORTED);
-    cr_assert_eq(local_take(&l, &d, 1), 0);
-    span.address = l.memory;
+    o.wait = (const uint32_t *)(void *)(l.memory + 128);
+    o.signal = (uint32_t *)(void *)(l.memory + 64);
+    b = local_batch(&l, 2);
     cr_assert_eq(mcshm_submit_objects(l.q, b, &r), MCSHM_OK);
+    cr_assert_eq(local_take(&l, &d, 1), 1);
+    cr_assert_eq(d.flags, MCS_DESC_WAIT | MCS_DESC_SIGNAL);
+    a = (const void *)args_of(&l, &d);
+    cr_assert_eq(a->gates % 8, 0u);
+    cr_assert_leq(a->gates + 2 * sizeof(*g), a->total);
+    g = (const void *)((const uint8_t *)a + a->gates);
+    cr_assert(g[0].extent == LOCAL_EXTENT && g[0].offset == 128 && g[0].value == 7);
+    cr_assert(g[1].extent == LOCAL_EXTENT && g[1].offset == 64 && g[1].value == 8);
+    cr_assert_arr_eq(
+        (const uint8_t *)a +
+            ((const struct mcs_object_key *)(const void *)((const uint8_t *)a + a->keys))->text,
+        "key", 3);
+    /* a gate in GPU memory is none */
+    o.signal = (uint32_t *)(void *)gpu;
+    cr_assert_eq(mcshm_submit_objects(l.q, b, &r), MCSHM_NOT_SUPPORTED);
 }
 
 /* Registered as private memory it would be read by a thread. */

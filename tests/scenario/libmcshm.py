@@ -113,12 +113,12 @@ class Span(C.Structure):
 
 
 class ObjectRequest(C.Structure):
-    _fields_ = [("op", C.c_int), ("flags", C.c_uint32), ("fence", C.c_bool), ("priority", C.c_int),
-                ("deadline_us", C.c_uint32), ("cookie", C.c_uint64), ("keys", C.POINTER(Key)),
+    _fields_ = [("op", C.c_int), ("flags", C.c_uint32), ("fence", C.c_bool), ("gpu_synced", C.c_bool),
+                ("priority", C.c_int), ("deadline_us", C.c_uint32), ("cookie", C.c_uint64), ("keys", C.POINTER(Key)),
                 ("count", C.c_size_t), ("spans", C.POINTER(Span)), ("span_counts", C.POINTER(C.c_uint32)),
                 ("sizes", C.POINTER(C.c_uint64)), ("holds", C.POINTER(C.c_uint64)),
                 ("groups", C.POINTER(Key)), ("replicas", C.c_uint32), ("soft_pin_ms", C.c_uint32),
-                ("host", C.c_char_p), ("lease_ms", C.c_uint32), ("position", C.c_uint32)]
+                ("host", C.c_char_p), ("lease_ms", C.c_uint32), ("position", C.c_uint32), ("order", C.POINTER(Order))]
 
 
 class ObjectResult(C.Structure):

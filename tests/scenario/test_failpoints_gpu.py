@@ -29,6 +29,12 @@ def everything(device, c, tolerant=False):
         c.batch_free(b)
         return states
 
+    def objects(op, at, **more):
+        def once():
+            return c.objects(op, [b"gpu", b"host"], spans=[[(at, MiB)], [(host, MiB)]], gpu_synced=True, **more)
+        states = [r.status for r in do(once)]
+        check(states == [OK] * 2 or tolerant and [r.status for r in once()] == [OK] * 2, "objects", states)
+
     host, words = do(c.alloc, MiB), do(c.alloc, 64)
     fill(words, 64, 0)
     made = do(c.alloc, MiB, location=b"cuda:0")
@@ -43,6 +49,11 @@ def everything(device, c, tolerant=False):
         states = transfer(address)
         check(states == [COMPLETED] * 2 or tolerant and transfer(address) == [COMPLETED] * 2, "transfers", states)
         equal(device.get(at, MiB), b"\7" * MiB, "its bytes")
+    objects(PUT, made, flags=UPSERT)
+    device.fill(made, MiB, 0)
+    objects(GET, made, flags=VERIFY)
+    equal(device.get(made, MiB), b"\7" * MiB, "an object's bytes")
+    c.removed("all", FORCE)
     c.withdraw()
     c.unregister(theirs.at + 4096)
     theirs.free()
@@ -72,7 +83,7 @@ def nothing_left(what):
     await_(lambda: cuda.control.bytes_used() == 0, f"{what}: device memory to be free")
 
 
-agent = Agent(*SETTINGS, prefix=points.prefix())
+agent = Agent(*SETTINGS, "store.size=32M", "store.extent_size=8M", prefix=points.prefix())
 one()
 points.reached("agent", "gpu")
 for name in points.names("agent", "gpu", fails=True):
