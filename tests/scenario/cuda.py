@@ -4,9 +4,11 @@
 Everybody gets the double of tests/fake-cuda, with a control file (cuda.control), unless MCSHM_CUDA=real: then it is the driver
 of this host, cuda.control is None, and what needs the double begins with requires_double().  As with CUDA, a process that has used
 the driver cannot fork others that do: the test itself only starts agents and children, which call cuda.Device()."""
+import atexit
 import contextlib
 import ctypes as C
 import os
+import shutil
 import tempfile
 
 from fake_cuda import FAIL, HANG, LOSE, SLEEP, Control
@@ -26,7 +28,10 @@ if not REAL:
     # one that is loaded.
     os.environ["LD_LIBRARY_PATH"] = os.pathsep.join([_folder] + list(filter(None, [os.environ.get("LD_LIBRARY_PATH")])))
     C.CDLL(os.path.join(_folder, "libcuda.so.1"))
-    control = Control(os.path.join(tempfile.mkdtemp(dir=os.environ.get("TMPDIR"), prefix="cuda"), "control"))
+    _control = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"), prefix="cuda")
+    # Children end by os._exit() and leave it alone.
+    atexit.register(shutil.rmtree, _control, ignore_errors=True)
+    control = Control(os.path.join(_control, "control"))
 
 
 def requires_double(why="needs the test double"):
