@@ -123,7 +123,7 @@ static int probe(struct device *d, const char *location, struct device_info *out
     if (rc != 0)
         return rc;
     memcpy(id.bytes, uuid.bytes, sizeof(id.bytes));
-    mcs_gpu_id_print(&id, out->uuid);
+    mcs_gpu_id_print(&id, out->name, out->uuid);
     out->driver = driver->version;
     out->total = total;
     out->batch = driver->copy_batch != NULL || driver->copy_batch_12 != NULL;

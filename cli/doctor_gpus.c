@@ -16,10 +16,9 @@ bool doctor_gpu_is_fake(const struct doctor_gpu *g)
     return strncmp(g->name, "FAKE GPU", 8) == 0;
 }
 
-/* "NVIDIA A100-SXM4-40GB MIG 1g.5gb" */
 bool doctor_gpu_is_mig(const struct doctor_gpu *g)
 {
-    return strstr(g->name, " MIG ") != NULL;
+    return mcs_gpu_is_instance(g->name);
 }
 
 static int attribute(const struct mcs_cuda *driver, CUdevice number, CUdevice_attribute a)
@@ -45,7 +44,7 @@ static void look(const struct mcs_cuda *driver, int ordinal, int count, struct d
     out->total = total;
     if (driver->device_get_uuid(&uuid, number) == CUDA_SUCCESS) {
         memcpy(id.bytes, uuid.bytes, sizeof(id.bytes));
-        mcs_gpu_id_print(&id, out->uuid);
+        mcs_gpu_id_print(&id, out->name, out->uuid);
     }
     out->compute_mode = attribute(driver, number, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE);
     out->vmm = attribute(driver, number, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);

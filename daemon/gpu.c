@@ -21,7 +21,7 @@ static void say_devices(const struct mcd_gpu *g)
     char text[MCS_GPU_ID_TEXT];
 
     for (unsigned i = 0; (d = mct_cuda_device_get(g->agent->cuda, i)) != NULL; i++) {
-        mcs_gpu_id_print(&d->id, text);
+        mcs_gpu_id_print(&d->id, d->name, text);
         mcd_info("GPU %s: %s, %s, node %d, %llu MiB%s%s", text, d->name, d->pci, d->node,
                  (unsigned long long)(d->total >> 20), d->mig ? ", MIG" : "",
                  d->exclusive ? ", exclusive" : "");

@@ -77,6 +77,16 @@ static void with_device(struct mcd_session *s, int device, void (*then)(struct m
     mcd_session_defer(s, are_pinned, opened);
 }
 
+/* The operation's. */
+static void print_gpu(const struct mcd_session *s, char text[MCS_GPU_ID_TEXT])
+{
+    const struct mct_cuda *c = s->agent->cuda;
+    int device = c == NULL ? -1 : mct_cuda_device_find(c, &s->op.gpu);
+
+    mcs_gpu_id_print(&s->op.gpu, device < 0 ? NULL : mct_cuda_device_get(c, (unsigned)device)->name,
+                     text);
+}
+
 /* The device that the operation is about; refuses and returns -1 when there is none. */
 static int device_of(struct mcd_session *s)
 {
@@ -84,7 +94,7 @@ static int device_of(struct mcd_session *s)
     unsigned n = 0;
     char id[MCS_GPU_ID_TEXT];
 
-    mcs_gpu_id_print(&s->op.gpu, id);
+    print_gpu(s, id);
     if (mcd_gpu_state(s->agent) != MCD_GPU_OPEN) {
         mcd_session_refuse(s, MCS_NO_GPU, "GPU %s: %s", id, mcd_gpu_why(s->agent));
         return -1;
@@ -116,7 +126,7 @@ static void refuse_plan(struct mcd_session *s, uint64_t size)
     char id[MCS_GPU_ID_TEXT];
 
     mcd_gpu_get_sums(s->agent, &s->op.gpu, &sums);
-    mcs_gpu_id_print(&s->op.gpu, id);
+    print_gpu(s, id);
     mcd_session_refuse(
         s, MCS_NO_MEMORY,
         "%llu bytes of GPU %s wanted, clients have %llu of the %llu that %s: free some%s",

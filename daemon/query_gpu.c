@@ -72,7 +72,7 @@ static void add_device(const struct mcd_agent *a, unsigned i, cJSON *list)
     char id[MCS_GPU_ID_TEXT];
     cJSON *o = cJSON_CreateObject();
 
-    mcs_gpu_id_print(&d->id, id);
+    mcs_gpu_id_print(&d->id, d->name, id);
     mcd_gpu_get_sums(a, &d->id, &sums);
     count_extents(a, i, &extents, &imports);
     cJSON_AddStringToObject(o, "uuid", id);
@@ -201,7 +201,7 @@ void mcd_gpu_metrics(const struct mcd_agent *a, FILE *out)
         fprintf(out, "# HELP mcshm_gpu_%s %s\n# TYPE mcshm_gpu_%s %s\n", list[i].name, list[i].help,
                 list[i].name, list[i].type);
         for (unsigned k = 0; device_at(a, k) != NULL; k++) {
-            mcs_gpu_id_print(&device_at(a, k)->id, id);
+            mcs_gpu_id_print(&device_at(a, k)->id, device_at(a, k)->name, id);
             fprintf(out, "mcshm_gpu_%s{gpu=\"%s\"} %llu\n", list[i].name, id,
                     (unsigned long long)device_value(a, device_at(a, k), list[i].what));
         }

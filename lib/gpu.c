@@ -56,7 +56,7 @@ mcshm_status mcl_gpu_fail(struct mcshm *c, unsigned device, CUresult e, const ch
     const struct mcl_gpu_device *d = &c->gpu->devices[device];
     char id[MCS_GPU_ID_TEXT];
 
-    mcs_gpu_id_print(&d->id, id);
+    mcs_gpu_id_print(&d->id, d->name, id);
     return mcl_fail(status_of(e), "%s on %s (%s): %s: %s", what, id, d->name,
                     mcs_cuda_error(c->gpu->driver, e), remedy(e));
 }

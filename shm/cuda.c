@@ -156,11 +156,16 @@ void mcs_cuda_leave(const struct mcs_cuda *d)
     (void)d->ctx_pop(&was);
 }
 
-void mcs_gpu_id_print(const struct mcs_gpu_id *id, char text[MCS_GPU_ID_TEXT])
+bool mcs_gpu_is_instance(const char *name)
+{
+    return strstr(name, " MIG ") != NULL;
+}
+
+void mcs_gpu_id_print(const struct mcs_gpu_id *id, const char *name, char text[MCS_GPU_ID_TEXT])
 {
     char *at = text;
 
-    memcpy(at, "GPU", 3);
+    memcpy(at, name != NULL && mcs_gpu_is_instance(name) ? "MIG" : "GPU", 3);
     at += 3;
     for (unsigned i = 0; i < sizeof(id->bytes); i++) {
         if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10)

@@ -141,8 +141,11 @@ struct mcs_cuda {
 struct mcs_gpu_id {
     uint8_t bytes[16];
 };
+/* Is a device of that name (cuDeviceGetName) a MIG instance? "NVIDIA A100-SXM4-40GB MIG 1g.5gb": no attribute tells. */
+bool mcs_gpu_is_instance(const char *name);
 #define MCS_GPU_ID_TEXT 41u /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" with its NUL */
-void mcs_gpu_id_print(const struct mcs_gpu_id *id, char text[MCS_GPU_ID_TEXT]);
+/* As CUDA_VISIBLE_DEVICES has it: "MIG-..." where the device's name says so; NULL: not known. */
+void mcs_gpu_id_print(const struct mcs_gpu_id *id, const char *name, char text[MCS_GPU_ID_TEXT]);
 /* "GPU-..." or "MIG-...", or without that; 0 or -EINVAL. */
 int mcs_gpu_id_parse(const char *text, struct mcs_gpu_id *out);
 

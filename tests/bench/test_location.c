@@ -20,7 +20,7 @@ Test(location, of_gpus)
     cr_assert_eq(ordinal, 12);
     for (unsigned i = 0; i < 16; i++)
         id.bytes[i] = (uint8_t)(i * 17);
-    mcs_gpu_id_print(&id, text);
+    mcs_gpu_id_print(&id, NULL, text);
     snprintf(location, sizeof(location), "cuda:%s", text);
     cr_assert_eq(location_parse(location, &ordinal, &same), 0);
     cr_assert_eq(ordinal, -1);

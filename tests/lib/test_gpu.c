@@ -114,7 +114,7 @@ Test(gpu, locations_are_ordinals_or_uuids)
     assert_location(&w, "cuda:0", 0);
     gpu_check(w.cuda->device_get_uuid(&uuid, 0));
     memcpy(id.bytes, uuid.bytes, sizeof(id.bytes));
-    mcs_gpu_id_print(&id, text);
+    mcs_gpu_id_print(&id, NULL, text);
     snprintf(location, sizeof(location), "cuda:%s", text);
     assert_location(&w, location, 0);
     for (char *c = location + 9; *c != '\0'; c++)

@@ -72,7 +72,8 @@ def instances():
     os.environ["FAKE_CUDA_MIG"] = "1"
     apart(uses, agent)
     del os.environ["FAKE_CUDA_MIG"]
-    check("MIG" in agent.text(), "the log does not say so:", agent.text())
+    check("GPU MIG-facecd00-" in agent.text(), "the log does not say so:", agent.text())
+    equal(gpus(agent)["devices"][0]["uuid"], UUIDS[0].replace("GPU", "MIG"), "its name")
     finish(agent)
 
 

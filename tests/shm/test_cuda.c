@@ -14,7 +14,11 @@ Test(cuda, an_id_is_printed_as_the_driver_prints_it_and_read_back)
 
     for (unsigned i = 0; i < sizeof(id.bytes); i++)
         id.bytes[i] = (uint8_t)(0xf0u - 15u * i);
-    mcs_gpu_id_print(&id, text);
+    mcs_gpu_id_print(&id, "NVIDIA A100-SXM4-40GB MIG 1g.5gb", text);
+    cr_assert_str_eq(text, "MIG-f0e1d2c3-b4a5-9687-7869-5a4b3c2d1e0f");
+    mcs_gpu_id_print(&id, "NVIDIA A100-SXM4-40GB", text);
+    cr_assert_str_eq(text, "GPU-f0e1d2c3-b4a5-9687-7869-5a4b3c2d1e0f");
+    mcs_gpu_id_print(&id, NULL, text);
     cr_assert_str_eq(text, "GPU-f0e1d2c3-b4a5-9687-7869-5a4b3c2d1e0f");
     cr_assert_eq(strlen(text) + 1, MCS_GPU_ID_TEXT);
     memset(&back, 0, sizeof(back));

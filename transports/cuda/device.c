@@ -10,7 +10,7 @@ const char *mct_cuda_title(const struct mct_cuda_gpu *g, char text[MCT_CUDA_TITL
 {
     char id[MCS_GPU_ID_TEXT];
 
-    mcs_gpu_id_print(&g->device.id, id);
+    mcs_gpu_id_print(&g->device.id, g->device.name, id);
     snprintf(text, MCT_CUDA_TITLE, "%s (%.48s)", id, g->device.name);
     return text;
 }
@@ -148,8 +148,7 @@ static CUresult discover_one(struct mct_cuda_gpu *g, const struct mcs_cuda *d, i
             CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER &&
         attribute(d, g->handle, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED, 0) > 0 &&
         attribute(d, g->handle, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 0) > 0;
-    v->mig = strstr(v->name, " MIG ") !=
-             NULL; /* "NVIDIA A100-SXM4-40GB MIG 1g.5gb": no attribute tells */
+    v->mig = mcs_gpu_is_instance(v->name);
     v->exclusive = attribute(d, g->handle, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE,
                              CU_COMPUTEMODE_DEFAULT) == CU_COMPUTEMODE_EXCLUSIVE_PROCESS;
     return discover_memory(g, d);
