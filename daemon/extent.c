@@ -14,14 +14,12 @@
 #include "gpu_memory.h"
 #include "ledger.h"
 #include "log.h"
+#include "pool_place.h"
 #include "registration.h"
 #include "shm/region.h"
 #include "shm/failpoint.h"
 
 #define ORDINARY_PAGE 4096u
-
-/* Extents start at multiples of this, so that hugepages of any size may lie there. */
-#define ADDRESS_STEP (UINT64_C(1) << 30)
 
 void mcd_pool_init(struct mcd_pool *p, const struct mcd_config *c)
 {
@@ -31,6 +29,12 @@ void mcd_pool_init(struct mcd_pool *p, const struct mcd_config *c)
         .next_id = 1,
         .page_size = c->pages == MCD_PAGES_OFF ? ORDINARY_PAGE : c->page_size,
     };
+}
+
+void mcd_pool_fini(struct mcd_pool *p)
+{
+    mcd_pool_places_destroy(p->book);
+    p->book = NULL;
 }
 
 static uint64_t free_hugepages(uint64_t page_size)
@@ -82,25 +86,67 @@ static struct mcd_pool *places_of(struct mcd_pool *p)
     return p->places != NULL ? p->places : p;
 }
 
-void mcd_pool_skip(struct mcd_pool *p, uint64_t address)
+/* Without memory for them no place is used again. */
+static struct mcd_pool_places *book_of(struct mcd_pool *p)
+{
+    if (p->book == NULL)
+        p->book = mcd_pool_places_create(p->config->address_base);
+    return p->book;
+}
+
+static uint64_t behind(uint64_t address, uint64_t size)
+{
+    return (address + size + MCD_POOL_PLACE_STEP - 1) & ~(MCD_POOL_PLACE_STEP - 1);
+}
+
+void mcd_pool_keep(struct mcd_pool *p, uint64_t address, uint64_t size)
 {
     p = places_of(p);
-    if (address > p->next_address)
-        p->next_address = (address + ADDRESS_STEP - 1) & ~(ADDRESS_STEP - 1);
+    if (address + size > p->next_address)
+        p->next_address = behind(address, size);
+    if (p->earlier < p->next_address)
+        p->earlier = p->next_address;
+    mcd_pool_places_take(book_of(p), address, size);
     note_places(p);
 }
 
-/* The next free place of the agent's range; not unique once it has wrapped, which takes
- * 64 TiB of extents, so it never wraps: the caller then maps anywhere. */
-static uint64_t take_address(struct mcd_pool *p, uint64_t size)
+/* May there be who says nothing but addresses? */
+static bool has_strangers(const struct mcd_pool *p)
 {
-    uint64_t at;
+    return strcmp(p->config->mooncake_listen, "off") != 0;
+}
+
+uint64_t mcd_pool_place(struct mcd_pool *p, uint64_t size, uint64_t came)
+{
+    uint64_t at = 0;
 
     p = places_of(p);
+    if (p->next_address + size > MCD_POOL_PLACE_END)
+        at = mcd_pool_places_again(book_of(p), size, has_strangers(p) ? 0 : came, p->earlier);
+    if (at != 0)
+        return at;
     at = p->next_address;
-    p->next_address += (size + ADDRESS_STEP - 1) & ~(ADDRESS_STEP - 1);
+    p->next_address = behind(at, size);
+    mcd_pool_places_take(book_of(p), at, size);
     note_places(p);
     return at;
+}
+
+uint64_t mcd_pool_now(struct mcd_pool *p)
+{
+    return mcd_pool_places_now(book_of(places_of(p)));
+}
+
+void mcd_pool_unplace(struct mcd_pool *p, uint64_t address, uint64_t size)
+{
+    mcd_pool_places_leave(places_of(p)->book, address, size, MCD_POOL_PLACE_UNNAMED);
+}
+
+void mcd_pool_leave(struct mcd_pool *p, uint64_t address, uint64_t size)
+{
+    p = places_of(p);
+    mcd_pool_places_leave(p->book, address, size,
+                          has_strangers(p) ? MCD_POOL_PLACE_SPENT : MCD_POOL_PLACE_NAMED);
 }
 
 uint64_t mcd_pool_page(const struct mcd_pool *p)
@@ -108,7 +154,7 @@ uint64_t mcd_pool_page(const struct mcd_pool *p)
     return p->config->pages == MCD_PAGES_OFF ? ORDINARY_PAGE : p->config->page_size;
 }
 
-int mcd_pool_plan(struct mcd_pool *p, uint64_t size, int node, uint64_t room,
+int mcd_pool_plan(struct mcd_pool *p, uint64_t size, int node, uint64_t room, uint64_t came,
                   struct mcd_extent_job *job)
 {
     const struct mcd_config *c = p->config;
@@ -128,7 +174,7 @@ int mcd_pool_plan(struct mcd_pool *p, uint64_t size, int node, uint64_t room,
         .size = size,
         .kind = {.page_size = page, .node = node},
         .may_fall_back = c->pages == MCD_PAGES_PREFER,
-        .hint = (void *)(uintptr_t)take_address(p, size),
+        .hint = (void *)(uintptr_t)mcd_pool_place(p, size, came),
         .fd = -1,
     };
     return 0;
@@ -192,11 +238,6 @@ static struct mcd_extent *extent_new(struct mcd_pool *p, int fd, void *map, uint
     return e;
 }
 
-uint64_t mcd_pool_place(struct mcd_pool *p, uint64_t size)
-{
-    return take_address(p, size);
-}
-
 int mcd_extent_of_gpu(struct mcd_pool *p, const struct mcd_extent *as, struct mcd_extent **out)
 {
     struct mcd_extent *e = MCS_FAIL(gpu_extent) != 0 ? NULL : calloc(1, sizeof(*e));
@@ -258,11 +299,13 @@ error_unmap:
     mcs_region_unmap(job->map, job->size);
     close(job->fd);
 error_unreserve:
+    mcd_pool_unplace(p, (uint64_t)(uintptr_t)job->hint, job->size);
     p->used -= job->size;
     return res;
 }
 
-int mcd_extent_adopt(struct mcd_pool *p, int fd, uint64_t size, struct mcd_extent **out)
+int mcd_extent_adopt(struct mcd_pool *p, int fd, uint64_t size, uint64_t came,
+                     struct mcd_extent **out)
 {
     uint64_t page_size, address;
     struct mcd_extent *e;
@@ -284,22 +327,28 @@ int mcd_extent_adopt(struct mcd_pool *p, int fd, uint64_t size, struct mcd_exten
     res = MCS_FAIL(extent_adopt);
     if (res != 0)
         return res;
-    address = take_address(p, size);
+    address = mcd_pool_place(p, size, came);
     res = mcs_region_map(fd, size, true, (void *)(uintptr_t)address, &map);
     if (res != 0)
-        return res;
+        goto error_unplace;
     if (page_size <= ORDINARY_PAGE)
         (void)madvise(map, size, MADV_HUGEPAGE); /* a hint, as for memory of our own */
     e = extent_new(p, fd, map, size, address);
     if (e == NULL) {
-        mcs_region_unmap(map, size);
-        return -ENOMEM;
+        res = -ENOMEM;
+        goto error_unmap;
     }
     e->kind = (struct mcd_kind){.page_size = page_size, .node = -1};
     e->foreign = true;
     p->used += size;
     *out = e;
     return 0;
+
+error_unmap:
+    mcs_region_unmap(map, size);
+error_unplace:
+    mcd_pool_unplace(p, address, size);
+    return res;
 }
 
 int mcd_extent_record(struct mcd_pool *p, struct mcd_extent *e, uint64_t session)
@@ -390,6 +439,7 @@ void mcd_extent_gone(struct mcd_extent *e)
 {
     struct mcd_pool *p = e->pool;
 
+    mcd_pool_leave(p, e->address, e->size);
     if (e->gpu == NULL) {
         p->used -= e->hollow ? 0 : e->size;
         mcd_fault_remove(e->guard);

@@ -18,6 +18,7 @@ struct mcd_ledger;
 struct mcd_ledger_extent;
 struct mct_cuda_memory;
 struct mcd_gpu_tie;
+struct mcd_pool_places;
 struct mcd_pool;
 struct mcd_registration;
 struct mcd_session;
@@ -68,8 +69,10 @@ struct mcd_pool {
         *places; /* whose addresses and ids it takes, so that none is given twice; NULL: its own */
     struct mcd_ledger *ledger; /* NULL: none is kept */
     struct mcd_extent *extents;
-    uint64_t used; /* bytes of all extents, also of those that may come back */
-    uint64_t next_address;
+    uint64_t used;                /* bytes of all extents, also of those that may come back */
+    uint64_t next_address;        /* behind all that was ever given */
+    uint64_t earlier;             /* before this, an earlier agent may have given what it liked */
+    struct mcd_pool_places *book; /* pool_place.h; made when it is first needed */
     uint32_t next_id;
     uint64_t page_size; /* of the newest pool extent; what `mcshm status` shows */
     uint64_t fallbacks; /* extents that wanted hugepages and got ordinary pages */
@@ -99,6 +102,8 @@ struct mcd_extent_job {
 };
 
 void mcd_pool_init(struct mcd_pool *p, const struct mcd_config *c);
+/* All extents are gone, or left to the end of the process. */
+void mcd_pool_fini(struct mcd_pool *p);
 /* Bytes that may still be taken: none when the limit was lowered below what is used. */
 static inline uint64_t mcd_pool_left(const struct mcd_pool *p)
 {
@@ -111,9 +116,9 @@ int mcd_pool_check(const struct mcd_pool *p, char *error, size_t error_size);
 
 /* Extents are multiples of this, in bytes. */
 uint64_t mcd_pool_page(const struct mcd_pool *p);
-/* Plans an extent that holds `size` bytes: rounds, up to `room` where that is enough, checks the pool's limit, reserves. On success
- * mcd_pool_finish() must follow. -ENOMEM: the pool is too small, -E2BIG: larger than the pool. */
-int mcd_pool_plan(struct mcd_pool *p, uint64_t size, int node, uint64_t room,
+/* Plans an extent that holds `size` bytes, for who came then (mcd_pool_place()): rounds, up to `room` where that is enough, checks the
+ * pool's limit, reserves. On success mcd_pool_finish() must follow. -ENOMEM: the pool is too small, -E2BIG: larger than the pool. */
+int mcd_pool_plan(struct mcd_pool *p, uint64_t size, int node, uint64_t room, uint64_t came,
                   struct mcd_extent_job *job);
 /* Makes the memory. Any thread; may take long. */
 void mcd_extent_job_run(struct mcd_extent_job *job);
@@ -121,10 +126,19 @@ void mcd_extent_job_run(struct mcd_extent_job *job);
 int mcd_pool_finish(struct mcd_pool *p, struct mcd_extent_job *job, struct mcd_extent **out);
 
 /* Takes a client's sealed memfd in. fd becomes the extent's on success. */
-int mcd_extent_adopt(struct mcd_pool *p, int fd, uint64_t size, struct mcd_extent **out);
+int mcd_extent_adopt(struct mcd_pool *p, int fd, uint64_t size, uint64_t came,
+                     struct mcd_extent **out);
 
-/* Where so many bytes of GPU memory are published. */
-uint64_t mcd_pool_place(struct mcd_pool *p, uint64_t size);
+/*
+ * Where so many bytes are published: by a rule that pool_place.h tells, for which a session is to remember when it came: mcd_pool_now(),
+ * or 0 of what goes on from an earlier agent. It is left with the extent; where none came to be, by mcd_pool_unplace().
+ */
+uint64_t mcd_pool_place(struct mcd_pool *p, uint64_t size, uint64_t came);
+uint64_t mcd_pool_now(struct mcd_pool *p);
+/* Nobody has heard of that range. */
+void mcd_pool_unplace(struct mcd_pool *p, uint64_t address, uint64_t size);
+/* What was there is gone; with an extent it is left by itself. */
+void mcd_pool_leave(struct mcd_pool *p, uint64_t address, uint64_t size);
 /*
  * An extent of GPU memory: map, size, address, gpu, gpu_device, fd, kind, foreign, tie and, of one that comes back, id
  * are those of `as`. It counts in no
@@ -145,8 +159,8 @@ int mcd_extent_take_back(struct mcd_pool *p, struct mcd_ledger_extent *r, int fd
 int mcd_extent_record(struct mcd_pool *p, struct mcd_extent *e, uint64_t session);
 /* It has no owner any more, and nobody can hand it back. */
 void mcd_extent_forget(struct mcd_pool *p, struct mcd_extent *e);
-/* Nothing is placed before `address` from now on. */
-void mcd_pool_skip(struct mcd_pool *p, uint64_t address);
+/* An earlier agent gave that range, and it is in use. At the start. */
+void mcd_pool_keep(struct mcd_pool *p, uint64_t address, uint64_t size);
 
 struct mcd_extent *mcd_extent_get(struct mcd_extent *e);
 /* The last put unmaps, once no RDMA device reaches it any more: until then it counts as used. Engines must not

@@ -185,6 +185,8 @@ static void gone(struct mcd_gpu_tie *t)
         t->account->memory -= t->bytes;
         mcd_tenant_put(&g->agent->tenants, t->account);
     }
+    if (t->use != NULL && e == NULL && t->back == NULL)
+        mcd_pool_unplace(&g->agent->pool, t->address, t->bytes);
     drop_parts(t);
     if (t->fd >= 0)
         mcd_closer_put_known(t->uid, &t->fd, 1);
@@ -379,7 +381,7 @@ static int plan(struct mcd_session *s, unsigned device, uint64_t bytes, struct m
     t->parts = parts;
     t->nparts = n;
     t->foreign = back != NULL ? (back->flags & MCD_LEDGER_FOREIGN) != 0 : parts != NULL;
-    t->address = back != NULL ? back->address : mcd_pool_place(&s->agent->pool, bytes);
+    t->address = back != NULL ? back->address : mcd_pool_place(&s->agent->pool, bytes, s->came);
     t->call.order = s->incarnation;
     t->call.device = device;
     t->call.size = bytes;
@@ -438,7 +440,9 @@ bool mcd_gpu_plan_less(struct mcd_session *s, uint64_t size)
         return false;
     t->use->used -= t->bytes - least;
     mcd_session_hold(s, -(int64_t)(t->bytes - least));
+    mcd_pool_unplace(&s->agent->pool, t->address, t->bytes);
     t->bytes = least;
+    t->address = t->call.hint = mcd_pool_place(&s->agent->pool, least, s->came);
     t->call.size = least;
     return true;
 }

@@ -239,7 +239,7 @@ void mcd_on_alloc(struct mcd_session *s, struct mcs_msg *m)
         return;
     res = MCS_FAIL(extent_plan);
     if (res == 0)
-        res = mcd_pool_plan(&s->agent->pool, want, node, room, &s->op.making);
+        res = mcd_pool_plan(&s->agent->pool, want, node, room, s->came, &s->op.making);
     if (res != 0) {
         refuse_memory(s, res, r.size);
         return;
@@ -285,7 +285,7 @@ void mcd_on_register(struct mcd_session *s, struct mcs_msg *m, int *fds, unsigne
     }
     if (!mcd_may_hold(s, size, NULL))
         return;
-    res = mcd_extent_adopt(&s->agent->pool, fds[0], size, &e);
+    res = mcd_extent_adopt(&s->agent->pool, fds[0], size, s->came, &e);
     if (res == -ENOMEM) {
         refuse_memory(s, res, size);
         return;

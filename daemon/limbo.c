@@ -29,7 +29,7 @@ static void go_on(struct mcd_agent *a)
     a->recovery.before = h->incarnation;
     a->recovery.lives = h->lives;
     if (h->next_address > a->pool.next_address)
-        a->pool.next_address = h->next_address;
+        a->pool.next_address = a->pool.earlier = h->next_address;
     if (h->next_extent > a->pool.next_id)
         a->pool.next_id = h->next_extent;
     if (h->next_session > a->next_session)
@@ -225,8 +225,7 @@ static bool add_extent(struct mcd_agent *a, struct mcd_session *s, struct mcd_le
     if (more == NULL)
         return false;
     l->extents = more;
-    if (r->address + r->size > a->pool.next_address)
-        mcd_pool_skip(&a->pool, r->address + r->size);
+    mcd_pool_keep(&a->pool, r->address, r->size);
     if (r->id >= a->pool.next_id)
         a->pool.next_id = r->id + 1;
     if ((r->flags & MCD_LEDGER_GPU) == 0)
@@ -446,6 +445,7 @@ static void drop_rest(struct mcd_session *s)
             mcd_gpu_expect_no_more(s->agent, l->extents[i]);
         else
             s->agent->pool.used -= l->extents[i]->size;
+        mcd_pool_leave(&s->agent->pool, l->extents[i]->address, l->extents[i]->size);
         mcd_ledger_drop(ledger, MCD_LEDGER_EXTENT, l->extents[i]);
     }
     for (uint32_t i = 0; i < l->nqueues; i++)

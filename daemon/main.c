@@ -438,6 +438,7 @@ error_event:
     close(a->event_fd);
 error_say:
     mcd_recovery_close(a);
+    mcd_pool_fini(&a->pool);
     mcd_keeper_close(&a->keeper);
     if (res != 0)
         mcd_error("%s", error[0] != '\0' ? error : strerror(-res));

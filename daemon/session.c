@@ -134,6 +134,7 @@ void mcd_session_accept(struct mcd_agent *a, int socket)
         mcd_ledger_head(a->recovery.ledger)->next_session = a->next_session;
     s->incarnation = mcd_incarnation();
     s->salt = (uint32_t)s->incarnation;
+    s->came = mcd_pool_now(&a->pool);
     s->since = mcd_now_ns();
     s->segment = mcd_segment_create(s, s->tenant, mcd_incarnation());
     if (s->segment == NULL)

@@ -146,6 +146,7 @@ struct mcd_session {
     struct mcd_operation op;
     uint16_t request_type;
     uint32_t request_id;
+    uint64_t came;           /* mcd_pool_now() then; 0: it is of an earlier agent */
     uint64_t since;          /* ns of CLOCK_MONOTONIC: connected, or began to end */
     uint64_t grants_version; /* what region.words->grants_version should say */
     /* queues leave engines, then grace, then engines' I/O of peers is ended */

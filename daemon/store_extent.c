@@ -305,7 +305,7 @@ static void make(struct mcd_store *st, const struct mcd_store_note *n)
     if (size == 0 && n->size <= st->config.pool_size && wait_for_memory(st, n))
         return;
     m = size == 0 ? NULL : calloc(1, sizeof(*m));
-    if (m == NULL || mcd_pool_plan(&st->pool, size, -1, 0, &m->memory) != 0) {
+    if (m == NULL || mcd_pool_plan(&st->pool, size, -1, 0, 0, &m->memory) != 0) {
         free(m);
         refuse(st, n->tenant, n->open);
         return;
@@ -522,7 +522,7 @@ static int take_back(struct mcd_store *st, const struct mco_extent *r, struct mc
     e->id = (uint32_t)strtoul(k->name + strlen(MCD_KEEPER_EXTENT), NULL, 10);
     if (e->id >= st->agent->pool.next_id)
         st->agent->pool.next_id = e->id + 1;
-    mcd_pool_skip(&st->pool, r->address + r->size);
+    mcd_pool_keep(&st->pool, r->address, r->size);
     st->pool.used += e->size;
     k->fd = -1; /* the extent's now */
     x = enter(st, e, r->tenant, r->open, r->id);

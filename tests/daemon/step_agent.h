@@ -140,6 +140,7 @@ static inline void sa_fini(struct mcd_agent *a)
     mcd_worker_destroy(a->quick, a);
     mcd_engine_destroy(a->engines[0]);
     mcd_tenants_fini(&a->tenants);
+    mcd_pool_fini(&a->pool);
     close(a->epoll_fd);
     close(a->event_fd);
     free(a);

@@ -286,6 +286,86 @@ Test(gpu_memory, a_session_has_as_many_extents_as_its_table)
     end(a);
 }
 
+/* ---- places ----------------------------------------------------------------------------------------- */
+
+#define PLACES 6u
+#define END (UINT64_C(1) << 47)
+
+static struct mcd_agent *begin_near_the_end(void)
+{
+    struct mcd_agent *a = begin();
+
+    a->config.address_base = a->pool.next_address = END - ((uint64_t)PLACES << 30);
+    return a;
+}
+
+Test(gpu_memory, memory_that_does_not_come_to_be_takes_no_addresses_with_it)
+{
+    struct mcd_agent *a = begin_near_the_end();
+    struct sa_client c;
+
+    sa_arrive(a, &c);
+    for (unsigned i = 0; i < 3 * PLACES; i++) {
+        pc.refuses[MCT_CUDA_MAKE] = i % 2 == 0 ? MCS_NO_MEMORY : MCS_GPU_CONTEXT;
+        cr_assert_neq(alloc(a, &c, 0, SMALL), MCS_OK);
+    }
+    pc.refuses[MCT_CUDA_MAKE] = MCS_OK;
+    cr_assert_eq(alloc(a, &c, 0, SMALL), MCS_OK);
+    cr_assert_lt(c.m.b.extent_reply.address, END);
+    sa_leave(&c);
+    end(a);
+}
+
+Test(gpu_memory, addresses_of_sessions_that_are_gone_are_used_again_and_none_twice_in_a_session)
+{
+    struct mcd_agent *a = begin_near_the_end();
+    struct mcs_msg_extent_reply r;
+    struct sa_client c, stays;
+    uint64_t had[PLACES] = {0}, kept;
+
+    sa_arrive(a, &stays);
+    cr_assert_eq(alloc(a, &stays, 1, SMALL), MCS_OK);
+    kept = stays.m.b.extent_reply.address;
+    for (unsigned i = 0; i < 3 * PLACES; i++) {
+        sa_arrive(a, &c);
+        cr_assert_eq(alloc(a, &c, 0, SMALL), MCS_OK);
+        cr_assert_lt(c.m.b.extent_reply.address, END, "the %u. one", i);
+        cr_assert_neq(c.m.b.extent_reply.address, kept);
+        sa_leave(&c);
+        sa_until(a, a->sessions->next == NULL && pc.made == EXTENT);
+    }
+    sa_arrive(a, &c);
+    for (unsigned i = 0; i < PLACES; i++) {
+        cr_assert_eq(alloc(a, &c, 0, SMALL), MCS_OK);
+        r = c.m.b.extent_reply;
+        cr_assert_eq(r.address < END, i < PLACES - 1, "the %u. one: %#llx", i,
+                     (unsigned long long)r.address);
+        for (unsigned k = 0; k < i; k++)
+            cr_assert_neq(r.address, had[k], "what was said of its segment would reach this");
+        had[i] = r.address;
+        cr_assert_eq(give(a, &c, r.extent, r.offset), MCS_OK);
+    }
+    sa_leave(&c);
+    sa_leave(&stays);
+    end(a);
+}
+
+Test(gpu_memory, where_strangers_say_addresses_alone_none_is_used_again)
+{
+    struct mcd_agent *a = begin_near_the_end();
+    struct sa_client c;
+
+    snprintf(a->config.mooncake_listen, sizeof(a->config.mooncake_listen), "127.0.0.1:0");
+    for (unsigned i = 0; i < 2 * PLACES; i++) {
+        sa_arrive(a, &c);
+        cr_assert_eq(alloc(a, &c, 0, SMALL), MCS_OK);
+        cr_assert_eq(c.m.b.extent_reply.address < END, i < PLACES, "the %u. one", i);
+        sa_leave(&c);
+        sa_until(a, a->sessions == NULL && pc.made == 0);
+    }
+    end(a);
+}
+
 /* ---- calls that hang --------------------------------------------------------------------------- */
 
 Test(gpu_memory, a_call_that_hangs_holds_up_nobody_else)
