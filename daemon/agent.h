@@ -71,6 +71,7 @@ struct mcd_agent {
     bool deaf;       /* out of descriptors: new connections wait */
     uint32_t faults; /* those that were looked into */
     bool look;       /* an engine, the fault handler or the clock asks for a look at all sessions */
+    uint64_t due;    /* ns: of the next session's deadline; UINT64_MAX: none */
 
     struct mcd_stats stats;
     struct mcd_session *sessions;

@@ -450,6 +450,16 @@ static int poll_sessions(struct mcd_agent *a)
     return 1;
 }
 
+/* Of a time from now and one of the clock. */
+static uint64_t sooner(uint64_t left, uint64_t due)
+{
+    uint64_t now = mcd_now_ns();
+
+    if (due <= now)
+        return 0;
+    return due - now < left ? due - now : left;
+}
+
 /* Once a second: what no event tells. */
 static void look_around(struct mcd_agent *a)
 {
@@ -561,6 +571,7 @@ void mcd_control_run(struct mcd_agent *a)
         else if (mcd_store_poll(a))
             timeout = 1;
         next = mcd_alarms_run(a, mcd_now_ns());
+        next = sooner(next, a->due);
         if (next / 1000000 < (uint64_t)timeout)
             timeout = (int)(next / 1000000) + 1;
     }

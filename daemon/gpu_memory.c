@@ -569,8 +569,7 @@ static void settle(struct mcd_session *s, void (*then)(struct mcd_session *s))
         return;
     }
     s->op.then = then;
-    s->op.deadline = mcd_now_ns() + WAIT_NS;
-    mcd_session_defer(s, is_settled, when_settled);
+    mcd_session_await(s, mcd_now_ns() + WAIT_NS, is_settled, when_settled);
 }
 
 void mcd_op_pin(struct mcd_session *s, struct mcd_extent *e, void (*then)(struct mcd_session *s))

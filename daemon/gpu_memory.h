@@ -60,7 +60,7 @@ void mcd_gpu_close_parts(struct mcd_agent *a, uid_t uid, struct mct_cuda_part *p
 /* May a tenant that has `own` such descriptors in parts have one more? Then it counts. All together have at most a quarter of what
  * the process may have, and each at most half of what others leave of that. */
 bool mcd_gpu_may_keep(struct mcd_agent *a, unsigned own);
-/* Has the driver make or import what was planned; mcd_gpu_is_made() is for mcd_session_defer(). */
+/* Has the driver make or import what was planned; mcd_gpu_is_made() is for mcd_session_await(). */
 void mcd_gpu_begin(struct mcd_session *s);
 bool mcd_gpu_is_made(struct mcd_session *s);
 /* After NO_MEMORY, where more was wanted than is needed for `size` bytes: plans just that. False: it was that already. */

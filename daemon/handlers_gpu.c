@@ -55,7 +55,7 @@ static void with_driver(struct mcd_session *s, void (*then)(struct mcd_session *
         return;
     }
     s->op.then = then;
-    mcd_session_defer(s, is_open, opened);
+    mcd_session_await(s, 0, is_open, opened);
 }
 
 static bool are_pinned(struct mcd_session *s)
@@ -74,7 +74,7 @@ static void with_device(struct mcd_session *s, int device, void (*then)(struct m
         return;
     }
     s->op.then = then;
-    mcd_session_defer(s, are_pinned, opened);
+    mcd_session_await(s, s->op.deadline, are_pinned, opened);
 }
 
 /* The operation's. */
@@ -164,7 +164,7 @@ static void alloc_made(struct mcd_session *s)
     }
     if (c->status == MCS_NO_MEMORY && mcd_gpu_plan_less(s, s->op.length)) {
         mcd_gpu_begin(s);
-        mcd_session_defer(s, mcd_gpu_is_made, alloc_made);
+        mcd_session_await(s, 0, mcd_gpu_is_made, alloc_made);
         return;
     }
     if (c->status != MCS_OK) {
@@ -200,7 +200,7 @@ static void alloc_pinned(struct mcd_session *s)
         return;
     }
     mcd_gpu_begin(s);
-    mcd_session_defer(s, mcd_gpu_is_made, alloc_made);
+    mcd_session_await(s, 0, mcd_gpu_is_made, alloc_made);
 }
 
 static void alloc_opened(struct mcd_session *s)
@@ -347,7 +347,7 @@ static void import_pinned(struct mcd_session *s)
         refuse_plan(s, w->total);
     } else {
         mcd_gpu_begin(s);
-        mcd_session_defer(s, mcd_gpu_is_made, imported);
+        mcd_session_await(s, 0, mcd_gpu_is_made, imported);
     }
     free(w);
 }

@@ -295,8 +295,17 @@ void mcd_session_defer(struct mcd_session *s, bool (*ready)(struct mcd_session *
         listen_to(s, false);
     s->op.active = true;
     s->op.ready = ready;
+    s->op.rings = false;
     s->op.finish = finish;
     mcd_grace_begin(&s->op.grace, s->agent->engines, s->agent->nengines);
+}
+
+void mcd_session_await(struct mcd_session *s, uint64_t deadline,
+                       bool (*ready)(struct mcd_session *s), void (*finish)(struct mcd_session *s))
+{
+    mcd_session_defer(s, ready, finish);
+    s->op.deadline = deadline;
+    s->op.rings = true;
 }
 
 static void poll_operation(struct mcd_session *s)
@@ -313,6 +322,20 @@ static void poll_operation(struct mcd_session *s)
     *op = (struct mcd_operation){.active = false};
     if (!s->ending)
         listen_to(s, true);
+}
+
+/* True when nobody tells that it is to be looked at again. */
+static bool is_silent(struct mcd_session *s, uint64_t *due)
+{
+    const struct mcd_operation *op = &s->op;
+
+    if (!op->active)
+        return false;
+    if (!op->rings || !mcd_grace_over(&s->op.grace)) /* engines ring for nobody */
+        return true;
+    if (op->deadline != 0 && op->deadline < *due)
+        *due = op->deadline;
+    return false;
 }
 
 /* ---- death ----------------------------------------------------------------------- */
@@ -590,12 +613,10 @@ static void free_session(struct mcd_session *s)
     free(s);
 }
 
-/* One step of a session's end. True while it is not over. */
+/* One step of a session's end, when its last request has been worked off. True while it is not over. */
 static bool poll_ending(struct mcd_session *s)
 {
     if (s->stage == MCD_LIVING) {
-        if (s->op.active)
-            return true; /* its last request is still being worked off */
         begin_leaving(s);
         MCS_FAILPOINT(session_leaving);
     }
@@ -661,6 +682,7 @@ bool mcd_sessions_poll(struct mcd_agent *a)
     bool waiting = false;
 
     a->look |= faults;
+    a->due = UINT64_MAX;
 
     for (struct mcd_session *s = a->sessions; s != NULL; s = next) {
         next = s->next;
@@ -672,9 +694,9 @@ bool mcd_sessions_poll(struct mcd_agent *a)
         }
         if (s->op.active) {
             poll_operation(s);
-            waiting |= s->op.active;
+            waiting |= is_silent(s, &a->due);
         }
-        if (s->ending)
+        if (s->ending && !s->op.active)
             waiting |= poll_ending(s);
     }
     a->look = false;

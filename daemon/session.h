@@ -51,7 +51,8 @@ struct mcd_grant {
 /* A control request that cannot be answered at once; a session has one at most. */
 struct mcd_operation {
     bool active;
-    bool (*ready)(struct mcd_session *s);  /* control thread, polled; NULL: the grace period */
+    bool (*ready)(struct mcd_session *s); /* control thread, polled; NULL: the grace period */
+    bool rings; /* what makes it ready writes the agent's event descriptor, or is the deadline */
     void (*finish)(struct mcd_session *s); /* replies, or goes on to the next stage */
     struct mcd_grace grace;
     uint64_t deadline; /* ns of CLOCK_MONOTONIC; for copies in callers' threads */
@@ -164,7 +165,8 @@ void mcd_session_readable(struct mcd_session *s);
 /* Ends the session; idempotent. `why`, a static text, is logged when it is not NULL. */
 void mcd_session_end(struct mcd_session *s, const char *why);
 /* Drives what waits (operations, endings) and ends sessions that engines or the fault handler
- * complain of. Returns true while something waits for engines. */
+ * complain of. Returns true while something waits for engines, or for what tells nobody; a->due is when the next of the others
+ * is to be looked at if nothing rings. */
 bool mcd_sessions_poll(struct mcd_agent *a);
 
 /* handlers.c: one request; replies at once or starts an operation. */
@@ -179,6 +181,10 @@ void mcd_session_refuse(struct mcd_session *s, uint32_t status, const char *form
 /* Begins the session's operation, or its next stage, with a grace period from now on. */
 void mcd_session_defer(struct mcd_session *s, bool (*ready)(struct mcd_session *s),
                        void (*finish)(struct mcd_session *s));
+/* The same for what may take long: whatever makes it ready wakes the loop, or it is ready at op.deadline, which this sets (ns; 0:
+ * there is none). */
+void mcd_session_await(struct mcd_session *s, uint64_t deadline,
+                       bool (*ready)(struct mcd_session *s), void (*finish)(struct mcd_session *s));
 
 /* Adds what a queue's client says, as far as it can be true. */
 void mcd_queue_reported(const struct mcd_queue *q, struct mcd_reported *sum);

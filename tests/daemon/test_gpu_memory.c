@@ -383,6 +383,7 @@ Test(gpu_memory, a_call_that_hangs_holds_up_nobody_else)
     cr_assert_eq(alloc(a, &d, 9, SMALL), MCS_NO_GPU);
     cr_assert_not(sa_answered(&c));
     cr_assert_eq(used(a, 0), EXTENT, "it counts from the start");
+    sa_until(a, !mcd_sessions_poll(a)); /* nor does it keep the control thread awake */
     pc_end(MCT_CUDA_MAKE);
     sa_until(a, sa_answered(&c));
     cr_assert_eq(c.m.h.status, MCS_OK);
@@ -438,6 +439,9 @@ Test(gpu_memory, who_frees_hears_of_it_when_the_driver_has_let_go)
     sa_send(&c, MCS_MSG_FREE, &b, NULL, 0);
     sa_until(a, pc.begun[MCT_CUDA_FREE] == 1);
     sa_alloc(a, &d, SMALL);
+    sa_until(a, !mcd_sessions_poll(a));
+    cr_assert(a->due > mcd_now_ns() && a->due < mcd_now_ns() + UINT64_C(6000000000),
+              "a limited time");
     turns(a, 5);
     cr_assert_not(sa_answered(&c));
     cr_assert(used(a, 0) == EXTENT && pc.made == EXTENT);
