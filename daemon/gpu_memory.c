@@ -383,6 +383,7 @@ static int plan(struct mcd_session *s, unsigned device, uint64_t bytes, struct m
     t->foreign = back != NULL ? (back->flags & MCD_LEDGER_FOREIGN) != 0 : parts != NULL;
     t->address = back != NULL ? back->address : mcd_pool_place(&s->agent->pool, bytes, s->came);
     t->call.order = s->incarnation;
+    t->call.owner = s->tenant + 1;
     t->call.device = device;
     t->call.size = bytes;
     t->call.hint = t->address;
@@ -521,6 +522,7 @@ void mcd_gpu_pin(struct mcd_agent *a, struct mcd_extent *e, struct mcd_session *
     if (waits != NULL)
         waits->op.tie = t;
     t->call.order = a->gpu->all ? PIN_FIRST : PIN_ORDER(e->id);
+    t->call.owner = waits != NULL ? waits->tenant + 1 : 0;
     t->call.device = (unsigned)a->gpu->device;
     t->call.host = e->map;
     t->call.size = e->size;

@@ -373,7 +373,7 @@ Test(cuda_calls, a_call_that_hangs_holds_up_its_own_session_alone)
     bool freed, made;
     struct rig r;
 
-    rig_create(&r, 2, 20);
+    rig_create(&r, 2, 200);
     s = mct_cuda_stats(r.cuda);
     cr_assert_eq(rig_open(&r), MCS_OK);
     a = rig_make(&r, 0, 2 * MIB);
@@ -446,7 +446,7 @@ Test(cuda_calls, as_many_calls_hang_as_there_are_hands_and_all_come_back)
     unsigned before;
     struct rig r;
 
-    rig_create(&r, 2, 20);
+    rig_create(&r, 2, 500); /* the end, too, gives so many threads so long */
     cr_assert_eq(rig_open(&r), MCS_OK);
     calls[0] = rig_make(&r, 0, 2 * MIB);
     cr_assert_eq(rig_free(&r, calls[0].memory), MCS_OK);
@@ -467,6 +467,44 @@ Test(cuda_calls, as_many_calls_hang_as_there_are_hands_and_all_come_back)
         cr_assert_eq(rig_free(&r, calls[i].memory), MCS_OK);
     }
     cr_assert_eq(mcs_load_relaxed(&mct_cuda_stats(r.cuda)->stuck_now), 0);
+    rig_destroy(&r);
+}
+
+Test(cuda_calls, those_of_one_owner_that_hang_leave_hands_to_others)
+{
+    enum { HANG = MCT_CUDA_HANDS };
+    static struct mct_cuda_call calls[HANG];
+    static bool done[HANG];
+    struct mct_cuda_call other;
+    struct rig r;
+
+    rig_create(&r, 2, 500); /* the end, too, gives so many threads so long */
+    cr_assert_eq(rig_open(&r), MCS_OK);
+    other = rig_make(&r, 0, 2 * MIB);
+    cr_assert_eq(rig_free(&r, other.memory), MCS_OK);
+    fake_cuda_arm(fake, 0, "cuMemCreate", FAKE_HANG, 0, 1, 0);
+    for (unsigned i = 0; i < HANG; i++) {
+        calls[i] = (struct mct_cuda_call){
+            .kind = MCT_CUDA_MAKE, .order = 1 + i, .owner = 1, .device = 0, .size = 2 * MIB};
+        rig_begin(&r, &calls[i], &done[i]);
+    }
+    UNTIL(&r, mcs_load_relaxed(&mct_cuda_stats(r.cuda)->stuck_now) == MCT_CUDA_SHARE);
+    for (uint64_t owner = 0; owner < 3; owner += 2) {
+        other = (struct mct_cuda_call){
+            .kind = MCT_CUDA_PIN, .order = 1000, .owner = owner, .device = 0, .size = 4096};
+        other.host = aligned_alloc(4096, 4096);
+        cr_assert_eq(rig_call(&r, &other), MCS_OK, "%s", other.text);
+        rig_pin(&r, other.host, 4096, false);
+        free(other.host);
+    }
+    cr_assert_eq(mcs_load_relaxed(&mct_cuda_stats(r.cuda)->stuck_now), MCT_CUDA_SHARE);
+    fake_cuda_disarm(fake);
+    for (unsigned i = 0; i < HANG; i++) {
+        rig_await(&r, &done[i]);
+        cr_assert_eq(calls[i].status, MCS_OK);
+        close(calls[i].fd);
+        cr_assert_eq(rig_free(&r, calls[i].memory), MCS_OK);
+    }
     rig_destroy(&r);
 }
 

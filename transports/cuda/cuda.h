@@ -5,7 +5,8 @@
  * Threads.  No caller ever waits for the driver: a hanging call holds up nobody but what it was about.
  *   control thread   mct_cuda_begin() hands a call over; mct_cuda_poll() brings results, each once, by the call's done().
  *   hands            carry calls out, each thread one at a time; when all hang, another one is started, up to MCT_CUDA_HANDS.
- *                    Calls of one `order` (a session, say) are carried out one after the other, in order.
+ *                    Calls of one `order` (a session, say) are carried out one after the other, in order; those of one `owner`
+ *                    (a tenant) have at most MCT_CUDA_SHARE hands, so that those that hang stop nobody else.
  *   copiers          one a device (copier.c); it makes every call about copies from it, and to it from the host, and no others
  *   engines          each has a port: posts jobs without locks, takes them back by mct_cuda_port_take()
  * The driver is loaded by the first MCT_CUDA_OPEN, never before; a host without GPU traffic has no context and no thread.
@@ -20,7 +21,8 @@
 #include "shm/cuda.h"
 
 #define MCT_CUDA_DEVICES 32u /* of a host */
-#define MCT_CUDA_HANDS 16u
+#define MCT_CUDA_HANDS 64u
+#define MCT_CUDA_SHARE 8u
 #define MCT_CUDA_STUCK_MS 5000u /* a call that takes longer is counted and said once */
 
 enum mct_cuda_log { MCT_CUDA_LOG_ERROR, MCT_CUDA_LOG_WARNING, MCT_CUDA_LOG_INFO };
@@ -107,6 +109,7 @@ struct mct_cuda_part {
 struct mct_cuda_call {
     enum mct_cuda_call_kind kind;
     uint64_t order; /* calls with the same one, not 0, are carried out in order */
+    uint64_t owner; /* whose share of the hands it is; 0: nobody's */
     unsigned device;
     uint64_t size, offset;
     uint64_t hint; /* address wanted */
@@ -125,6 +128,8 @@ struct mct_cuda_call {
     void *context;
     /* its own */
     struct mct_cuda_call *next;
+    struct mct_cuda_call *behind, *behind_last; /* of the same order, waiting for it */
+    struct mct_cuda_call *beside;               /* another order's, in the same bucket */
 };
 
 /* The call stays where it is until done(). */

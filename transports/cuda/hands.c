@@ -59,31 +59,27 @@ static void carry_out(struct mct_cuda *c, struct mct_cuda_call *call)
         mcs_fetch_add(&c->stats.failed_calls, 1u);
 }
 
-/* With the lock. */
-static bool carried(const struct mct_cuda *c, uint64_t order)
+/* With the lock: may a hand begin it? CLOSE, the last one, when nothing else is left. */
+static bool may_begin(const struct mct_cuda *c, const struct mct_cuda_call *call)
 {
+    unsigned of_owner = 0;
+
+    if (call->kind == MCT_CUDA_CLOSE)
+        return c->at_work == 0 && c->first == call && c->last == call;
+    if (call->owner == 0 || c->at_work < MCT_CUDA_SHARE)
+        return true;
     for (unsigned i = 0; i < c->nhands; i++)
-        if (c->hands[i].call != NULL && c->hands[i].order == order)
-            return true;
-    return false;
+        of_owner += c->hands[i].call != NULL && c->hands[i].owner == call->owner;
+    return of_owner < MCT_CUDA_SHARE;
 }
 
-static bool at_work(const struct mct_cuda *c)
-{
-    for (unsigned i = 0; i < c->nhands; i++)
-        if (c->hands[i].call != NULL)
-            return true;
-    return false;
-}
-
-/* With the lock: the first call whose order allows it, out of the list; CLOSE when nothing else is left. */
+/* With the lock: the first call that may begin, out of the list. */
 static struct mct_cuda_call *take(struct mct_cuda *c)
 {
     struct mct_cuda_call **at, *call, *before = NULL;
 
     for (at = &c->first; (call = *at) != NULL; before = call, at = &call->next) {
-        if (call->kind == MCT_CUDA_CLOSE ? at_work(c) || c->first != call
-                                         : call->order != 0 && carried(c, call->order))
+        if (!may_begin(c, call))
             continue;
         *at = call->next;
         if (c->last == call)
@@ -105,6 +101,49 @@ static void put(struct mct_cuda_call **first, struct mct_cuda_call **last,
     *last = call;
 }
 
+static struct mct_cuda_call **place_of(struct mct_cuda *c, uint64_t order)
+{
+    struct mct_cuda_call **at = &c->orders[order % MCT_CUDA_ORDERS];
+
+    while (*at != NULL && (*at)->order != order)
+        at = &(*at)->beside;
+    return at;
+}
+
+/* With the lock: behind those of its order, or to those that may be taken. */
+static void enter(struct mct_cuda *c, struct mct_cuda_call *call)
+{
+    struct mct_cuda_call **place = call->order != 0 ? place_of(c, call->order) : NULL;
+
+    call->behind = call->behind_last = call->beside = NULL;
+    if (place != NULL && *place != NULL) {
+        put(&(*place)->behind, &(*place)->behind_last, call);
+        return;
+    }
+    if (place != NULL)
+        *place = call;
+    put(&c->first, &c->last, call);
+}
+
+/* With the lock: it was carried out, and the next one of its order may be taken. */
+static void leave(struct mct_cuda *c, struct mct_cuda_call *call)
+{
+    struct mct_cuda_call **place, *next = call->behind;
+
+    if (call->order == 0)
+        return;
+    place = place_of(c, call->order);
+    *place = call->beside;
+    if (next == NULL)
+        return;
+    call->behind = next->next;
+    next->behind = call->behind;
+    next->behind_last = call->behind != NULL ? call->behind_last : NULL;
+    next->beside = *place;
+    *place = next;
+    put(&c->first, &c->last, next);
+}
+
 /* With the lock. The call may be gone when the agent did not wait for it: it was carried out as a copy. */
 static void bring(struct mct_cuda_hand *h, struct mct_cuda_call *call,
                   const struct mct_cuda_call *copy)
@@ -118,6 +157,7 @@ static void bring(struct mct_cuda_hand *h, struct mct_cuda_call *call,
     }
     h->call = NULL;
     h->said = false;
+    c->at_work--;
     if (c->stop)
         return;
     if (copy->kind == MCT_CUDA_CLOSE) {
@@ -126,6 +166,7 @@ static void bring(struct mct_cuda_hand *h, struct mct_cuda_call *call,
         pthread_cond_broadcast(&c->over);
         return;
     }
+    leave(c, call);
     call->status = copy->status;
     memcpy(call->text, copy->text, sizeof(call->text));
     call->address = copy->address;
@@ -134,7 +175,7 @@ static void bring(struct mct_cuda_hand *h, struct mct_cuda_call *call,
     put(&c->done_first, &c->done_last, call);
     mct_kick(c->env.control_fd);
     if (c->first != NULL)
-        pthread_cond_broadcast(&c->some); /* one that had to wait for this one */
+        pthread_cond_broadcast(&c->some); /* one that had to wait for this one, or its share */
 }
 
 static void *hand(void *arg)
@@ -154,7 +195,8 @@ static void *hand(void *arg)
         }
         copy = *call;
         h->call = call;
-        h->order = call->order;
+        h->owner = call->owner;
+        c->at_work++;
         h->since = mct_ms();
         pthread_mutex_unlock(&c->lock);
         carry_out(c, &copy);
@@ -167,16 +209,18 @@ static void *hand(void *arg)
 
 /* ---- control thread -------------------------------------------------------------------------------- */
 
-/* With the lock: another hand, when all that there are have something. */
+/* With the lock: another hand, when those that have nothing are too few for what may begin. */
 static void more_hands(struct mct_cuda *c)
 {
     struct mct_cuda_hand *h = &c->hands[c->nhands];
     unsigned waiting = 0;
     char name[16] = "gpu-hand";
 
-    for (const struct mct_cuda_call *k = c->first; k != NULL; k = k->next)
-        waiting += k->order == 0 || !carried(c, k->order);
-    if (c->idle >= waiting || c->nhands == MCT_CUDA_HANDS)
+    if (c->nhands == MCT_CUDA_HANDS)
+        return;
+    for (const struct mct_cuda_call *k = c->first; k != NULL && waiting <= c->idle; k = k->next)
+        waiting += k->kind == MCT_CUDA_CLOSE || may_begin(c, k);
+    if (waiting <= c->idle)
         return;
     h->cuda = c;
     if (mct_thread_start(&h->thread, hand, h, name) == 0)
@@ -186,11 +230,12 @@ static void more_hands(struct mct_cuda *c)
 static void hand_over(struct mct_cuda *c, struct mct_cuda_call *call)
 {
     pthread_mutex_lock(&c->lock);
-    put(&c->first, &c->last, call);
+    enter(c, call);
     more_hands(c);
     if (c->nhands == 0) {
         /* no thread, so nobody else has seen the list */
         c->first = c->last = NULL;
+        memset(c->orders, 0, sizeof(c->orders));
         mct_cuda_say(
             call, MCS_LOCAL_RESOURCE,
             "no thread for the GPU driver: raise the limit of threads (ulimit -u, TasksMax)");
@@ -224,6 +269,7 @@ void mct_cuda_hands_look(struct mct_cuda *c, uint64_t now)
                      "client asks for next about GPUs; others go on (see the kernel's log)",
                      (unsigned long long)(now - h->since), name_of(h->call->kind));
     }
+    more_hands(c); /* if a thread could not be had when it was wanted */
     pthread_mutex_unlock(&c->lock);
 }
 

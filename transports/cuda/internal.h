@@ -26,6 +26,7 @@
 #define MCT_CUDA_STREAMS 16u
 #define MCT_CUDA_BATCHES 64u  /* under way on a device */
 #define MCT_CUDA_PIECES 1024u /* of one driver call */
+#define MCT_CUDA_ORDERS 256u  /* buckets */
 /* Bytes at which a batch takes no further job in: large enough that the driver's start of a batch is nothing beside it, small
  * enough that several are under way, each on its own stream. */
 #define MCT_CUDA_BATCH_BYTES (UINT64_C(8) << 20)
@@ -149,7 +150,7 @@ struct mct_cuda_hand {
     pthread_t thread;
     /* lock */
     const struct mct_cuda_call *call; /* that it is at; NULL: none */
-    uint64_t order;
+    uint64_t owner;
     uint64_t since; /* ms */
     bool said;      /* that it is stuck */
 };
@@ -176,9 +177,13 @@ struct mct_cuda {
 
     pthread_mutex_t lock;
     pthread_cond_t some, over; /* calls; CLOSE is done */
-    struct mct_cuda_call *first, *last, *done_first, *done_last;
+    /* calls that no other one of their order comes before, and that no hand has taken */
+    struct mct_cuda_call *first, *last;
+    struct mct_cuda_call *done_first, *done_last;
+    /* of each order the one that is at work, or next */
+    struct mct_cuda_call *orders[MCT_CUDA_ORDERS];
     struct mct_cuda_hand hands[MCT_CUDA_HANDS];
-    unsigned nhands, idle;
+    unsigned nhands, idle, at_work;
     bool stop;   /* hands end; what they had is not touched any more */
     bool closed; /* CLOSE is done, */
     bool hung;   /* but not all of it */
