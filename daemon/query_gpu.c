@@ -30,6 +30,8 @@ static const struct figure figures[] = {
     F(bytes, "counter", "Bytes of them"),
     F(unpinned, "counter", "Pieces from or to host memory that the driver has not registered"),
     F(peer_staged, "counter", "Pieces between GPUs that do not reach each other"),
+    F(unreached, "counter",
+      "Times that a GPU got no access to memory of another that it should reach"),
     F(calls, "counter", "Calls about memory"),
     F(failed_calls, "counter", "Of them, those that failed"),
     F(stuck, "counter", "Calls that took longer than five seconds"),

@@ -187,6 +187,7 @@ Test(cuda_calls, a_device_that_is_given_no_access_is_no_reason_to_have_no_memory
     memory[0] = rig_make(&r, 0, 2 * MIB);
     cr_assert_eq(mcs_load_relaxed(&fake->rules[1].acted), 1);
     fake_cuda_disarm(fake);
+    cr_assert_eq(mcs_load_relaxed(&mct_cuda_stats(r.cuda)->unreached), 1);
     cr_assert_eq(mcs_load_relaxed(&rig_lines[MCT_CUDA_LOG_WARNING]), 1);
     cr_expect(strstr(rig_line, "FAKE GPU 1") != NULL && strstr(rig_line, "device 0") != NULL, "%s",
               rig_line);

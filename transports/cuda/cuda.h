@@ -49,6 +49,7 @@ struct mct_cuda_stats {              /* relaxed, by the copiers and hands */
     uint64_t copies, batches, bytes; /* pieces; driver calls that carried several */
     uint64_t unpinned;    /* pieces to or from host memory that could not be registered */
     uint64_t peer_staged; /* pieces between devices that do not reach each other */
+    uint64_t unreached;   /* times that a device got no access to memory that it should reach */
     uint64_t calls, failed_calls, stuck, stuck_now;
     uint64_t imports, imports_open; /* of others' memory */
     uint64_t contexts;              /* primary contexts held */

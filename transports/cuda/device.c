@@ -38,6 +38,7 @@ void mct_cuda_part(struct mct_cuda_gpu *g, const struct mct_cuda_gpu *other, CUr
     before = mcs_load_relaxed(&g->apart);
     mcs_store_relaxed(&g->apart, before | bit);
     pthread_mutex_unlock(&g->cuda->lock);
+    mcs_fetch_add(&g->cuda->stats.unreached, 1u);
     if ((before & bit) == 0)
         MCT_CUDA_LOG(
             g->cuda, WARNING,
