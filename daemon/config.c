@@ -219,6 +219,10 @@ static const struct mcd_key keys[] = {
      false},
     {"gpu", "streams", NUMBER, K(gpu_streams), "4", 1, 16, NULL, "streams",
      "of each device, that copies are spread over", false},
+    {"gpu", "call_s", NUMBER, K(gpu_call_s), "25", 1, 3600, NULL, "seconds",
+     "that a request waits for the GPU driver before its client is told so; clients wait 30 s for "
+     "an answer, unless they say otherwise",
+     true},
     {"mooncake", "listen", TEXT, K(mooncake_listen), "off", 1, 255, NULL, "address:port",
      "where stock Mooncake processes shake hands with this agent; they are not asked who they are "
      "and "

@@ -83,7 +83,7 @@ struct mcd_config {
     uint64_t gpu_enable;                /* enum mcd_gpu_enable */
     uint64_t gpu_size, gpu_extent_size; /* bytes */
     uint64_t gpu_staging;               /* bytes of an engine */
-    uint64_t gpu_streams;
+    uint64_t gpu_streams, gpu_call_s;
     char mooncake_listen[MCD_TEXT_MAX], mooncake_advertise[MCD_TEXT_MAX];
     char mooncake_metadata[MCD_TEXT_MAX], mooncake_cluster[MCD_TEXT_MAX];
     uint64_t mooncake_connections;

@@ -16,6 +16,7 @@ struct mcd_gpu_use {
 
 struct mcd_gpu {
     struct mcd_agent *agent;
+    struct mcd_gpu_tie *late; /* their calls have taken so long that nobody waits for them */
     enum mcd_gpu_state state;
     struct mct_cuda_call opening;
     char why[sizeof(((struct mct_cuda_call *)NULL)->text)];
@@ -29,6 +30,7 @@ struct mcd_gpu {
     /* counters */
     uint64_t unpinned; /* host extents that the driver did not take */
     uint64_t free_failed;
+    uint64_t told_late; /* requests answered before the driver did */
 };
 
 /* The entry of that device, made if there is none; NULL: there are more than a host has. */

@@ -37,9 +37,12 @@ struct mcd_gpu_tie {
     uint64_t bytes, address;
     const struct mcd_ledger_extent *back; /* what an earlier agent's record says of it */
     uid_t uid;                            /* whose descriptors they are */
+    pid_t pid;                            /* whose request it was; 0: not known */
+    struct mcd_gpu_tie *next_late;
     bool foreign;
     bool busy;                   /* a call is under way */
     bool going;                  /* to be let go once it is not */
+    bool late;                   /* on the list of those */
     bool first;                  /* host memory that was there when a device was first used */
     bool stays;                  /* it is let go, and the extent is not */
     void (*then)(void *context); /* with it: when that has been done */
@@ -266,10 +269,23 @@ static void made(struct mcd_gpu_tie *t)
         t->call.memory = NULL;
 }
 
+static void forget_late(struct mcd_gpu_tie *t)
+{
+    struct mcd_gpu_tie **link = &t->gpu->late;
+
+    if (!t->late)
+        return;
+    while (*link != t)
+        link = &(*link)->next_late;
+    *link = t->next_late;
+    t->late = false;
+}
+
 static void done(struct mct_cuda_call *call)
 {
     struct mcd_gpu_tie *t = call->context;
 
+    forget_late(t);
     t->busy = false;
     t->gpu->calls--;
     switch (call->kind) {
@@ -376,6 +392,7 @@ static int plan(struct mcd_session *s, unsigned device, uint64_t bytes, struct m
     }
     t->use = u;
     t->uid = s->uid;
+    t->pid = s->pid;
     t->bytes = bytes;
     t->back = back;
     t->parts = parts;
@@ -455,7 +472,30 @@ void mcd_gpu_begin(struct mcd_session *s)
 
 bool mcd_gpu_is_made(struct mcd_session *s)
 {
-    return !s->op.tie->busy || s->ending;
+    return !s->op.tie->busy || s->ending || mcd_now_ns() >= s->op.gpu_until;
+}
+
+bool mcd_gpu_is_late(struct mcd_session *s)
+{
+    struct mcd_gpu_tie *t = s->op.tie;
+
+    if (!t->busy)
+        return false;
+    t->late = true;
+    t->next_late = t->gpu->late;
+    t->gpu->late = t;
+    t->gpu->told_late++;
+    mcd_gpu_abandon(s);
+    return true;
+}
+
+bool mcd_gpu_hangs(const struct mcd_session *s)
+{
+    for (const struct mcd_gpu_tie *t = s->agent->gpu->late; t != NULL; t = t->next_late)
+        if (t->call.order == s->incarnation ||
+            (t->pid != 0 && t->pid == s->pid && t->uid == s->uid))
+            return true;
+    return false;
 }
 
 void mcd_gpu_abandon(struct mcd_session *s)

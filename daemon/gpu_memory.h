@@ -63,6 +63,10 @@ bool mcd_gpu_may_keep(struct mcd_agent *a, unsigned own);
 /* Has the driver make or import what was planned; mcd_gpu_is_made() is for mcd_session_await(). */
 void mcd_gpu_begin(struct mcd_session *s);
 bool mcd_gpu_is_made(struct mcd_session *s);
+/* After it: the driver has not made it in the time that the operation has. Then it is abandoned, and until the call has come back
+ * mcd_gpu_hangs() says so of each session of that process: one client has one hand of the driver's (transports/cuda). */
+bool mcd_gpu_is_late(struct mcd_session *s);
+bool mcd_gpu_hangs(const struct mcd_session *s);
 /* After NO_MEMORY, where more was wanted than is needed for `size` bytes: plans just that. False: it was that already. */
 bool mcd_gpu_plan_less(struct mcd_session *s, uint64_t size);
 /* The session's operation lets go of its tie without an extent: what is made is freed, what comes will be. */

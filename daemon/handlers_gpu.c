@@ -37,7 +37,8 @@ struct mcd_gpu_import {
 
 static bool is_open(struct mcd_session *s)
 {
-    return s->ending || mcd_gpu_state(s->agent) != MCD_GPU_OPENING;
+    return s->ending || mcd_gpu_state(s->agent) != MCD_GPU_OPENING ||
+           mcd_now_ns() >= s->op.gpu_until;
 }
 
 static void opened(struct mcd_session *s)
@@ -45,9 +46,10 @@ static void opened(struct mcd_session *s)
     s->op.then(s);
 }
 
-/* Goes on with `then` once the driver is open or cannot be. */
+/* Goes on with `then` once the driver is open, cannot be, or takes too long for that. */
 static void with_driver(struct mcd_session *s, void (*then)(struct mcd_session *s))
 {
+    s->op.gpu_until = mcd_now_ns() + s->agent->config.gpu_call_s * UINT64_C(1000000000);
     if (s->agent->gpu != NULL)
         mcd_gpu_open(s->agent);
     if (is_open(s)) {
@@ -55,7 +57,7 @@ static void with_driver(struct mcd_session *s, void (*then)(struct mcd_session *
         return;
     }
     s->op.then = then;
-    mcd_session_await(s, 0, is_open, opened);
+    mcd_session_await(s, s->op.gpu_until, is_open, opened);
 }
 
 static bool are_pinned(struct mcd_session *s)
@@ -95,6 +97,13 @@ static int device_of(struct mcd_session *s)
     char id[MCS_GPU_ID_TEXT];
 
     print_gpu(s, id);
+    if (mcd_gpu_state(s->agent) == MCD_GPU_OPENING) {
+        mcd_session_refuse(s, MCS_TIMEOUT,
+                           "GPU %s: the driver has not started within %llu s ([gpu] call_s): ask "
+                           "again later, and see nvidia-smi and the kernel's log",
+                           id, (unsigned long long)s->agent->config.gpu_call_s);
+        return -1;
+    }
     if (mcd_gpu_state(s->agent) != MCD_GPU_OPEN) {
         mcd_session_refuse(s, MCS_NO_GPU, "GPU %s: %s", id, mcd_gpu_why(s->agent));
         return -1;
@@ -108,7 +117,33 @@ static int device_of(struct mcd_session *s)
             "GPU %s is none of the %u that this agent sees (`mcshm ls gpus`): let it see that one "
             "(CUDA_VISIBLE_DEVICES, the container's devices), or use another",
             id, n);
+    if (device >= 0 && mcd_gpu_hangs(s)) {
+        mcd_session_refuse(s, MCS_TIMEOUT,
+                           "GPU %s: an earlier request of this process still hangs in the driver, "
+                           "and cannot be called back: see nvidia-smi and the kernel's log",
+                           id);
+        return -1;
+    }
     return device;
+}
+
+/* True when the driver has not done in time what the operation's tie is of: it is refused, and the tie is not the operation's any
+ * more. */
+static bool refuse_late(struct mcd_session *s)
+{
+    char id[MCS_GPU_ID_TEXT];
+    uint64_t bytes = mcd_gpu_tie_bytes(s->op.tie);
+
+    if (!mcd_gpu_is_late(s))
+        return false;
+    print_gpu(s, id);
+    mcd_session_refuse(s, MCS_TIMEOUT,
+                       "%llu bytes of GPU memory: the driver of GPU %s has not answered within "
+                       "%llu s ([gpu] call_s); what comes of it later is freed: see nvidia-smi and "
+                       "the kernel's log",
+                       (unsigned long long)bytes, id,
+                       (unsigned long long)s->agent->config.gpu_call_s);
+    return true;
 }
 
 /* Of what the driver has refused. */
@@ -162,9 +197,11 @@ static void alloc_made(struct mcd_session *s)
         mcd_gpu_abandon(s);
         return;
     }
+    if (refuse_late(s))
+        return;
     if (c->status == MCS_NO_MEMORY && mcd_gpu_plan_less(s, s->op.length)) {
         mcd_gpu_begin(s);
-        mcd_session_await(s, 0, mcd_gpu_is_made, alloc_made);
+        mcd_session_await(s, s->op.gpu_until, mcd_gpu_is_made, alloc_made);
         return;
     }
     if (c->status != MCS_OK) {
@@ -200,7 +237,7 @@ static void alloc_pinned(struct mcd_session *s)
         return;
     }
     mcd_gpu_begin(s);
-    mcd_session_await(s, 0, mcd_gpu_is_made, alloc_made);
+    mcd_session_await(s, s->op.gpu_until, mcd_gpu_is_made, alloc_made);
 }
 
 static void alloc_opened(struct mcd_session *s)
@@ -311,6 +348,8 @@ static void imported(struct mcd_session *s)
         mcd_gpu_abandon(s);
         return;
     }
+    if (refuse_late(s))
+        return;
     if (mcd_gpu_tie_call(s->op.tie)->status != MCS_OK) {
         refuse_call(s);
         mcd_gpu_abandon(s);
@@ -347,7 +386,7 @@ static void import_pinned(struct mcd_session *s)
         refuse_plan(s, w->total);
     } else {
         mcd_gpu_begin(s);
-        mcd_session_await(s, 0, mcd_gpu_is_made, imported);
+        mcd_session_await(s, s->op.gpu_until, mcd_gpu_is_made, imported);
     }
     free(w);
 }

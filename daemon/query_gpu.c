@@ -123,6 +123,7 @@ void mcd_query_gpus(const struct mcd_agent *a, cJSON *root)
         add_u64(root, figures[i].name, value(mct_cuda_stats(a->cuda), &figures[i]));
     add_u64(root, "unpinned_extents", a->gpu->unpinned);
     add_u64(root, "free_failed", a->gpu->free_failed);
+    add_u64(root, "told_late", a->gpu->told_late);
 }
 
 void mcd_query_gpu_status(const struct mcd_agent *a, cJSON *root)
@@ -197,8 +198,12 @@ void mcd_gpu_metrics(const struct mcd_agent *a, FILE *out)
             "register\n# TYPE mcshm_gpu_unpinned_extents_total counter\n"
             "mcshm_gpu_unpinned_extents_total %llu\n"
             "# HELP mcshm_gpu_free_failed_total Memory that the driver let go of with an error\n"
-            "# TYPE mcshm_gpu_free_failed_total counter\nmcshm_gpu_free_failed_total %llu\n",
-            (unsigned long long)a->gpu->unpinned, (unsigned long long)a->gpu->free_failed);
+            "# TYPE mcshm_gpu_free_failed_total counter\nmcshm_gpu_free_failed_total %llu\n"
+            "# HELP mcshm_gpu_told_late_total Requests that were answered before the driver did "
+            "([gpu] call_s)\n"
+            "# TYPE mcshm_gpu_told_late_total counter\nmcshm_gpu_told_late_total %llu\n",
+            (unsigned long long)a->gpu->unpinned, (unsigned long long)a->gpu->free_failed,
+            (unsigned long long)a->gpu->told_late);
     for (size_t i = 0; device_at(a, 0) != NULL && i < sizeof(list) / sizeof(list[0]); i++) {
         fprintf(out, "# HELP mcshm_gpu_%s %s\n# TYPE mcshm_gpu_%s %s\n", list[i].name, list[i].help,
                 list[i].name, list[i].type);

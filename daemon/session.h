@@ -90,7 +90,8 @@ struct mcd_operation {
     bool job_done;
     struct mcd_extent_job making;
     struct mcd_gpu_tie
-        *tie; /* what the GPU driver makes, pins or lets go of for it; gpu_memory.h */
+        *tie;           /* what the GPU driver makes, pins or lets go of for it; gpu_memory.h */
+    uint64_t gpu_until; /* ns: so long it waits for the GPU driver */
     struct mcd_ledger_extent *back; /* whose memory it is, when it comes back; NULL: it is new */
     struct mcs_gpu_id gpu;          /* device that memory is asked of */
 };

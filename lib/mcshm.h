@@ -242,7 +242,7 @@ mcshm_status mcshm_get_info(mcshm *c, mcshm_info *out);
  * "cuda:N": memory of the GPU that this process's CUDA calls device N, under its CUDA_VISIBLE_DEVICES; "cuda:GPU-..." by
  * UUID. *out is a device address, mapped for that device and for those that reach it directly, in their primary
  * contexts; a host access to it is a fault. Needs libcuda.so.1, which the library loads now. align: up to 1 GiB, 0 for
- * 256. NO_GPU, GPU_CONTEXT (the driver refused), and NO_MEMORY when the device has no more.
+ * 256. NO_GPU, GPU_CONTEXT (the driver refused), NO_MEMORY: the device has no more, TIMEOUT: no answer of the driver in [gpu] call_s.
  */
 mcshm_status mcshm_alloc(mcshm *c, size_t size, size_t align, const char *location, void **out);
 
@@ -270,7 +270,7 @@ mcshm_status mcshm_register(mcshm *c, void *address, size_t size);
  * cuMemAlloc() allocation. It must not be freed before mcshm_unregister(). The process keeps a descriptor of each handle, as of extents.
  * Registering the same range again counts; another overlap is OVERLAP.
  * Errors: NO_GPU; NOT_SUPPORTED: neither way is open (managed memory, another process's, a pool's); NOT_REGISTERED: no
- * device memory lies there; GPU_CONTEXT; LIMIT; NO_MEMORY.
+ * device memory lies there; GPU_CONTEXT; LIMIT; NO_MEMORY; TIMEOUT: as mcshm_alloc().
  */
 mcshm_status mcshm_register_gpu(mcshm *c, void *address, size_t size);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* long */
 /* GPU memory as clients ask an agent for it, over a driver that the test plays: when what is asked of it, counted and given back. */
+#include "daemon/gpu_internal.h"
 #include "gpu_agent.h"
 
 TestSuite(gpu_memory, .timeout = 60);
@@ -389,6 +390,61 @@ Test(gpu_memory, a_call_that_hangs_holds_up_nobody_else)
     cr_assert_eq(c.m.h.status, MCS_OK);
     sa_leave(&c);
     sa_leave(&d);
+    end(a);
+}
+
+Test(gpu_memory, who_waits_for_a_call_is_told_after_a_limit_and_what_comes_of_it_is_freed)
+{
+    struct mcd_agent *a = begin();
+    struct sa_client c, d;
+
+    a->config.gpu_call_s = 1;
+    sa_arrive(a, &c);
+    sa_arrive(a, &d);
+    pc.holds[MCT_CUDA_MAKE] = true;
+    cr_assert_eq(alloc(a, &c, 0, SMALL), MCS_TIMEOUT);
+    cr_assert_not_null(strstr(c.m.b.error.text, "within 1 s ([gpu] call_s)"), "%s",
+                       c.m.b.error.text);
+    cr_assert(used(a, 0) == EXTENT && a->tenants.list->memory == EXTENT, "it may yet come");
+    cr_assert_eq(a->gpu->told_late, 1);
+    pc.holds[MCT_CUDA_MAKE] = false; /* of what comes from now on */
+    struct mct_cuda_call *hangs = pc.first;
+    pc.first = NULL;
+    pc.last = &pc.first;
+    /* not the same client, nor another connection of its process, which this one is */
+    cr_assert_eq(alloc(a, &c, 0, SMALL), MCS_TIMEOUT);
+    cr_assert_not_null(strstr(c.m.b.error.text, "still hangs"), "%s", c.m.b.error.text);
+    cr_assert_eq(alloc(a, &d, 0, SMALL), MCS_TIMEOUT);
+    cr_assert_eq(pc.begun[MCT_CUDA_MAKE], 1);
+    for (struct mcd_session *s = a->sessions; s != NULL; s = s->next)
+        s->pid += s->next == NULL ? 0 : 1; /* the later one is another process */
+    cr_assert_eq(alloc(a, &d, 0, SMALL), MCS_OK, "%s", d.m.b.error.text);
+    sa_leave(&c);
+    pc.first = hangs;
+    pc.last = &hangs->next;
+    pc_wake();
+    sa_until(a, pc.begun[MCT_CUDA_FREE] == 1 && pc.made == EXTENT);
+    cr_assert_null(a->gpu->late);
+    cr_assert_eq(a->tenants.list->memory, EXTENT);
+    sa_leave(&d);
+    end(a);
+}
+
+Test(gpu_memory, who_waits_for_the_driver_to_start_is_told_after_a_limit)
+{
+    struct mcd_agent *a = begin();
+    struct sa_client c;
+
+    a->config.gpu_call_s = 1;
+    pc.holds[MCT_CUDA_OPEN] = true;
+    sa_arrive(a, &c);
+    cr_assert_eq(alloc(a, &c, 0, SMALL), MCS_TIMEOUT);
+    cr_assert_not_null(strstr(c.m.b.error.text, "has not started within 1 s"), "%s",
+                       c.m.b.error.text);
+    pc_end(MCT_CUDA_OPEN);
+    sa_until(a, mcd_gpu_state(a) == MCD_GPU_OPEN);
+    cr_assert_eq(alloc(a, &c, 0, SMALL), MCS_OK, "%s", c.m.b.error.text);
+    sa_leave(&c);
     end(a);
 }
 

@@ -88,6 +88,50 @@ def wish():
     finish(agent)
 
 
+def limit(call):
+    """Who asked hears after [gpu] call_s that the call hangs; so does what its process asks for next, at once. What comes of the call
+    is freed when it is back."""
+    agent = Agent("gpu.call_s=1")
+    other = Child(lambda pipe: steady(agent, pipe))
+    go(other)
+
+    def asks(pipe):
+        c, device = Client(agent.socket), cuda.Device()
+        own = device.segments(SIZE - SIZE % cuda.GRANULARITY)
+        pipe.recv()
+        start = time.monotonic()
+        if call == "cuMemCreate":
+            text = refused(TIMEOUT, c.alloc, SIZE, location=b"cuda:0")
+        else:
+            text = refused(TIMEOUT, c.register_gpu, own.at, own.sizes[0])
+        check("[gpu] call_s" in text and UUIDS[0] in text, text)
+        check(0.9 < time.monotonic() - start < 20, "it took", time.monotonic() - start)
+        for client in (c, Client(agent.socket)):
+            text = refused(TIMEOUT, client.alloc, SIZE, location=b"cuda:0")
+            check("still hangs" in text, text)
+            host_memory_works(client)
+        pipe.send("told")
+        pipe.recv()
+        moves(c, device, 3)
+        c.close()
+        own.free()
+        device.release()
+    a = Child(asks)
+    control.arm(call, HANG, pid=agent.pid(), times=1)
+    a.pipe.send("go")
+    equal(a.pipe.recv(), ["told"])
+    go(other)
+    equal(gpus(agent)["told_late"], 1, "requests that were answered before the driver did")
+    control.disarm()
+    await_(lambda: gpus(agent)["devices"][0]["ours"] == 0, "the call to come back, and what it made to be freed")
+    a.pipe.send("go")
+    a.join()
+    go(other)
+    other.pipe.send("end")
+    other.join()
+    finish(agent)
+
+
 def copies():
     """A copy hangs: its task has not ended, whatever its deadline, since the device may still write; host memory and the other device go
     on; once it comes back the task ends."""
@@ -143,7 +187,7 @@ def end():
     control.disarm()
 
 
-for scenario, *more in ((death, "cuIpcCloseMemHandle"), (death, "cuMemUnmap"), (death, "cuMemRelease"), (wish,), (copies,), (end,)):
+for scenario, *more in ((death, "cuIpcCloseMemHandle"), (death, "cuMemUnmap"), (death, "cuMemRelease"), (wish,), (limit, "cuMemCreate"), (limit, "cuMemImportFromShareableHandle"), (copies,), (end,)):
     start = time.monotonic()
     scenario(*more)
     print(f"{scenario.__name__} {' '.join(more)}: {time.monotonic() - start:.1f} s", flush=True)
