@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "gpu_internal.h"
@@ -12,6 +13,7 @@
 #include "shm/failpoint.h"
 
 #define START_MS 60000 /* that the driver may take at the start with enable = require */
+#define AGAIN_NS UINT64_C(5000000000) /* a driver that failed is left alone for so long */
 
 /* ---- opening ------------------------------------------------------------------------------- */
 
@@ -34,19 +36,26 @@ static void opened(struct mct_cuda_call *call)
 
     if (call->status == MCS_OK) {
         g->state = MCD_GPU_OPEN;
+        if (g->failed_opens != 0)
+            mcd_info("the GPU driver is there now, after %llu attempts in vain",
+                     (unsigned long long)g->failed_opens);
+        g->why[0] = '\0';
         say_devices(g);
-    } else {
-        g->state = MCD_GPU_FAILED;
-        snprintf(g->why, sizeof(g->why), "%s", call->text);
-        mcd_info("no GPU memory: %s", g->why);
+        return;
     }
+    g->state = MCD_GPU_FAILED;
+    g->again_ns = mcd_now_ns() + AGAIN_NS;
+    g->failed_opens++;
+    if (strcmp(g->why, call->text) != 0) /* the same again is no news */
+        mcd_info("no GPU memory: %s", call->text);
+    snprintf(g->why, sizeof(g->why), "%s", call->text);
 }
 
 void mcd_gpu_open(struct mcd_agent *a)
 {
     struct mcd_gpu *g = a->gpu;
 
-    if (g->state != MCD_GPU_CLOSED)
+    if (g->state != MCD_GPU_CLOSED && (g->state != MCD_GPU_FAILED || mcd_now_ns() < g->again_ns))
         return;
     g->state = MCD_GPU_OPENING;
     g->opening = (struct mct_cuda_call){.kind = MCT_CUDA_OPEN, .done = opened, .context = g};

@@ -18,12 +18,12 @@ void mcd_gpu_destroy(struct mcd_agent *a);
 /* When the control thread's event descriptor was written, and once a second; true when something was brought. */
 bool mcd_gpu_poll(struct mcd_agent *a);
 
-/* Begins to open the driver, if nobody has. There is an a->gpu. */
+/* Begins to open the driver, if nobody has, or if it has failed a while ago: what is not there at boot may come. There is an a->gpu. */
 void mcd_gpu_open(struct mcd_agent *a);
 enum mcd_gpu_state { MCD_GPU_CLOSED, MCD_GPU_OPENING, MCD_GPU_OPEN, MCD_GPU_FAILED };
 /* CLOSED without an a->gpu. */
 enum mcd_gpu_state mcd_gpu_state(const struct mcd_agent *a);
-/* The sentence behind FAILED; never NULL. */
+/* The sentence behind FAILED; never NULL. While it is tried again, that of the time before. */
 const char *mcd_gpu_why(const struct mcd_agent *a);
 /* The device is about to have memory of clients. When it is the first one: host memory is pinned from now on, all that there is
  * at once; that needs a context, and no device gets one that is not used. The driver is open. */

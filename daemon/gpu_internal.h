@@ -19,6 +19,8 @@ struct mcd_gpu {
     struct mcd_gpu_tie *late; /* their calls have taken so long that nobody waits for them */
     enum mcd_gpu_state state;
     struct mct_cuda_call opening;
+    uint64_t again_ns;     /* of the clock: FAILED is tried again from then on */
+    uint64_t failed_opens; /* times that it did not open */
     char why[sizeof(((struct mct_cuda_call *)NULL)->text)];
     struct mcd_gpu_use uses[MCT_CUDA_DEVICES];
     uint64_t ties;  /* there now */

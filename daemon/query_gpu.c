@@ -124,6 +124,7 @@ void mcd_query_gpus(const struct mcd_agent *a, cJSON *root)
     add_u64(root, "unpinned_extents", a->gpu->unpinned);
     add_u64(root, "free_failed", a->gpu->free_failed);
     add_u64(root, "told_late", a->gpu->told_late);
+    add_u64(root, "failed_opens", a->gpu->failed_opens);
 }
 
 void mcd_query_gpu_status(const struct mcd_agent *a, cJSON *root)
@@ -201,9 +202,11 @@ void mcd_gpu_metrics(const struct mcd_agent *a, FILE *out)
             "# TYPE mcshm_gpu_free_failed_total counter\nmcshm_gpu_free_failed_total %llu\n"
             "# HELP mcshm_gpu_told_late_total Requests that were answered before the driver did "
             "([gpu] call_s)\n"
-            "# TYPE mcshm_gpu_told_late_total counter\nmcshm_gpu_told_late_total %llu\n",
+            "# TYPE mcshm_gpu_told_late_total counter\nmcshm_gpu_told_late_total %llu\n"
+            "# HELP mcshm_gpu_failed_opens_total Times that the driver did not start\n"
+            "# TYPE mcshm_gpu_failed_opens_total counter\nmcshm_gpu_failed_opens_total %llu\n",
             (unsigned long long)a->gpu->unpinned, (unsigned long long)a->gpu->free_failed,
-            (unsigned long long)a->gpu->told_late);
+            (unsigned long long)a->gpu->told_late, (unsigned long long)a->gpu->failed_opens);
     for (size_t i = 0; device_at(a, 0) != NULL && i < sizeof(list) / sizeof(list[0]); i++) {
         fprintf(out, "# HELP mcshm_gpu_%s %s\n# TYPE mcshm_gpu_%s %s\n", list[i].name, list[i].help,
                 list[i].name, list[i].type);

@@ -7,13 +7,16 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #define REMEDY "CPU memory is not affected"
+#define AGAIN_MS 2000u /* a driver that did not start is tried again so much later */
 
-/* What loading came to, for all later calls. */
+/* What loading came to, for all later calls; or, where it may come to something else, for a while. */
 static struct {
     pthread_mutex_t lock;
     bool tried;
+    uint64_t until; /* ms: `result` holds so long; 0: for good */
     int result;
     char why[256];
     struct mcs_cuda table;
@@ -33,6 +36,7 @@ static const char *fill(struct mcs_cuda *d, void *library)
     return missing;
 }
 
+/* -EPROTO: as long as this process lives. */
 static int load(struct mcs_cuda *d, char *why, size_t why_size)
 {
     CUresult (*get_version)(int *version);
@@ -40,7 +44,8 @@ static int load(struct mcs_cuda *d, char *why, size_t why_size)
     CUresult e;
     int count = 0;
 
-    d->library = dlopen(MCS_CUDA_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    if (d->library == NULL) /* else it did not start */
+        d->library = dlopen(MCS_CUDA_LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (d->library == NULL) {
         const char *text = dlerror();
 
@@ -91,15 +96,25 @@ static int load(struct mcs_cuda *d, char *why, size_t why_size)
     return 0;
 }
 
+static uint64_t now_ms(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000u + (uint64_t)ts.tv_nsec / 1000000u;
+}
+
 int mcs_cuda_load(const struct mcs_cuda **out, char *why, size_t why_size)
 {
     int res;
 
     pthread_mutex_lock(&driver.lock);
-    if (!driver.tried) {
-        /* It stays loaded whatever comes of it: a driver may have started threads of its own. */
+    if (!driver.tried || (driver.until != 0 && now_ms() >= driver.until)) {
+        /* It stays loaded whatever comes of it: a driver may have started threads of its own. What is not there yet at boot
+         * (its files, the kernel's module, the fabric of the devices) may be there later. */
         driver.result = load(&driver.table, driver.why, sizeof(driver.why));
         driver.tried = true;
+        driver.until = driver.result == 0 || driver.result == -EPROTO ? 0 : now_ms() + AGAIN_MS;
     }
     res = driver.result;
     pthread_mutex_unlock(&driver.lock);

@@ -150,7 +150,8 @@ void mcs_gpu_id_print(const struct mcs_gpu_id *id, const char *name, char text[M
 int mcs_gpu_id_parse(const char *text, struct mcs_gpu_id *out);
 
 /*
- * Loads the driver and initialises it, once a process: later calls give the same table or the same error.  Any thread.  May
+ * Loads the driver and initialises it, once a process: later calls give the same table, or the same error. But for EPROTO an
+ * error is no longer believed after two seconds: what was not there yet is tried again by who calls then. Any thread.  May
  * take seconds, and fork() after it is the caller's risk, as always with CUDA.  why: a sentence with the remedy.
  * -ENOENT: no such library; -ENODEV: it has no device; -EPROTO: a function is missing, or too old (its version is
  * named); -EIO: cuInit() failed (the driver's word for it is named).

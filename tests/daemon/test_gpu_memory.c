@@ -46,6 +46,29 @@ Test(gpu_memory, without_a_driver_gpu_memory_is_refused_in_words_and_the_rest_go
     end(a);
 }
 
+Test(gpu_memory, a_driver_that_was_not_there_is_asked_again_after_a_while)
+{
+    struct mcd_agent *a = begin();
+    struct sa_client c;
+
+    pc.no_driver = true;
+    sa_arrive(a, &c);
+    for (unsigned tries = 1; tries < 4; tries++) {
+        cr_assert_eq(alloc(a, &c, 0, SMALL), MCS_NO_GPU);
+        cr_assert_eq(alloc(a, &c, 0, SMALL), MCS_NO_GPU);
+        cr_assert_eq(pc.begun[MCT_CUDA_OPEN], tries);
+        cr_assert_eq(a->gpu->failed_opens, tries);
+        cr_assert_gt(a->gpu->again_ns, mcd_now_ns());
+        a->gpu->again_ns = 0; /* the while */
+    }
+    pc.no_driver = false;
+    cr_assert_eq(alloc(a, &c, 0, SMALL), MCS_OK, "%s", c.m.b.error.text);
+    cr_assert_str_eq(mcd_gpu_why(a), "");
+    cr_assert_eq(pc.begun[MCT_CUDA_OPEN], 4);
+    sa_leave(&c);
+    end(a);
+}
+
 Test(gpu_memory, with_enable_off_there_is_no_gpu_and_it_is_not_offered)
 {
     struct mcd_agent *a;

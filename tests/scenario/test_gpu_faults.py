@@ -45,6 +45,29 @@ def unable():
         finish(agent)
 
 
+def late():
+    """A driver that is not up yet when it is first wanted is tried again by a later request, and then it is there."""
+    agent = agent_with(FAKE_CUDA_FAIL="cuInit:1=CUDA_ERROR_SYSTEM_NOT_READY")
+
+    def tries():
+        c = Client(agent.socket)
+        text = refused(NO_GPU, c.alloc, SIZE, location=b"cuda:0")
+        check("CUDA_ERROR_SYSTEM_NOT_READY" in text, text)
+
+        def there():
+            try:
+                return c.alloc(SIZE, location=b"cuda:0")
+            except McshmError as e:
+                equal(e.status, NO_GPU, str(e))
+        c.free(await_(there, "the driver to be tried again"))
+        c.close()
+    apart(tries)
+    apart(uses, agent)
+    equal(gpus(agent)["failed_opens"], 1, "times that it did not open")
+    check("is there now, after 1 attempts" in agent.text(), agent.text())
+    finish(agent)
+
+
 def off():
     agent = agent_with("gpu.enable=off")
     apart(refuses, agent, NO_GPU, "enable")
@@ -219,7 +242,7 @@ def each_call_of_a_client():
     finish(agent)
 
 
-for scenario in (unable, off, required, instances, another_s_device, full, each_call_of_the_agent, each_call_of_a_client):
+for scenario in (unable, late, off, required, instances, another_s_device, full, each_call_of_the_agent, each_call_of_a_client):
     start = time.monotonic()
     scenario()
     print(f"{scenario.__name__}: {time.monotonic() - start:.1f} s", flush=True)
