@@ -133,4 +133,25 @@ static inline int gpu_asked_last(struct gpu_world *w, uint16_t type)
     return found;
 }
 
+static inline CUstream stream_make(struct gpu_world *w, unsigned device)
+{
+    CUstream s;
+
+    gpu_check(mcs_cuda_enter(w->cuda, w->primary[device]));
+    gpu_check(w->cuda->stream_create(&s, CU_STREAM_NON_BLOCKING));
+    mcs_cuda_leave(w->cuda);
+    return s;
+}
+
+static inline CUresult stream_end(struct gpu_world *w, unsigned device, CUstream s)
+{
+    CUresult e;
+
+    gpu_check(mcs_cuda_enter(w->cuda, w->primary[device]));
+    e = w->cuda->stream_synchronize(s);
+    gpu_check(w->cuda->stream_destroy(s));
+    mcs_cuda_leave(w->cuda);
+    return e;
+}
+
 #endif

@@ -5,27 +5,6 @@
 
 TestSuite(gate, .timeout = 60);
 
-static CUstream stream_make(struct gpu_world *w, unsigned device)
-{
-    CUstream s;
-
-    gpu_check(mcs_cuda_enter(w->cuda, w->primary[device]));
-    gpu_check(w->cuda->stream_create(&s, CU_STREAM_NON_BLOCKING));
-    mcs_cuda_leave(w->cuda);
-    return s;
-}
-
-static CUresult stream_end(struct gpu_world *w, unsigned device, CUstream s)
-{
-    CUresult e;
-
-    gpu_check(mcs_cuda_enter(w->cuda, w->primary[device]));
-    e = w->cuda->stream_synchronize(s);
-    gpu_check(w->cuda->stream_destroy(s));
-    mcs_cuda_leave(w->cuda);
-    return e;
-}
-
 static CUresult stream_query(struct gpu_world *w, unsigned device, CUstream s)
 {
     CUresult e;
@@ -90,24 +69,6 @@ Test(gate, a_stream_follows_a_signal)
 }
 
 /* Few platforms can: where the attribute is 0, drivers refuse the flag, and the double, too. */
-Test(gate, a_stream_that_follows_flushes_what_others_have_written_where_it_can)
-{
-    struct gpu_world w = {0};
-    mcshm_gate g;
-    CUstream s;
-
-    setenv("FAKE_CUDA_FLUSH", "1", 1);
-    start(&w);
-    s = stream_make(&w, 0);
-    cr_assert_eq(mcshm_gate_create(w.c, "cuda:0", &g), MCSHM_OK, "%s", mcshm_last_error(w.c));
-    cr_assert_eq(w.c->gpu->devices[0].wait_flags,
-                 CU_STREAM_WAIT_VALUE_GEQ | CU_STREAM_WAIT_VALUE_FLUSH);
-    mcs_store_release(g.word, 1u);
-    cr_assert_eq(mcshm_gate_follow(w.c, &g, s, 1), MCSHM_OK);
-    gpu_check(stream_end(&w, 0, s));
-    gpu_stop(&w);
-}
-
 Test(gate, gates_share_a_registered_page)
 {
     struct gpu_world w = {0};
